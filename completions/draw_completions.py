@@ -1,14 +1,12 @@
-"""Generate the completion scripts for bash, zsh and fish from the parsers of the programs.
+"""Generate the completion scripts for bash, zsh and fish from the table of options.
 
 ``python completions/draw_completions.py`` writes the files; with ``--check`` it writes nothing and prints the names of
-outdated files. The values of an option are completed from its choices, or according to its metavariable (FILE, DIR,
-JOB). A converter with ``list_words`` marks a comma-separated list. ``CHOICES_BY_OPTION`` lists
-the values of options for which the parser has no choices.
+outdated files. The values of an option are completed from its choices, or according to its placeholder (FILE, DIR,
+JOB).
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -20,23 +18,16 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 from docs.drawn import write_or_check  # noqa: E402
-from pcopy.cli.config_keys import has_optional_value  # noqa: E402
+from pcopy.cli.argument_types import (  # noqa: E402
+    DIRECTORY_PLACEHOLDERS,
+    FILE_PLACEHOLDERS,
+    JOB_PLACEHOLDERS,
+    Option,
+)
 from pcopy.cli.program import ProgramCommandLine  # noqa: E402
 from pcopy.cli.programs import PROGRAMS, load_program  # noqa: E402
-from pcopy.tasks.base.job import EXISTING_CHOICES  # noqa: E402
 from pcopy.walk.expression import ARGUMENT_COUNTS, ARGUMENT_WORDS  # noqa: E402
 
-CHOICES_BY_OPTION = {
-    "--existing": tuple(EXISTING_CHOICES),
-    "--stripe": ("preserve", "auto", "inherit"),
-    "--chunk-size": ("auto",),
-    "--in-flight": ("auto",),
-}
-"""Values of options whose values the parser checks with a function, so that it has no list of them."""
-_FILES = {"FILE", "SIGNATURE", "MANIFEST", "ARCHIVE"}
-"""Metavariables of options whose values are completed as names of files."""
-_JOBS = {"JOB", "JOB|DIR"}
-"""Metavariables of options whose values are completed as names of unfinished jobs."""
 _LIST_JOBS_COMMAND = "pcopy --jobs 2>/dev/null | grep -oE '^[0-9a-f]{10}'"
 """A shell command that prints the names of the unfinished jobs."""
 
@@ -69,7 +60,7 @@ end
 """
 
 
-class Option(NamedTuple):
+class Completion(NamedTuple):
     """An option, with the data that its completion needs.
 
     Fields:
@@ -92,55 +83,47 @@ class Option(NamedTuple):
     is_optional: bool
 
 
-def options_of(program: ProgramCommandLine) -> Iterator[Option]:
+def options_of(program: ProgramCommandLine) -> Iterator[Completion]:
     """Yield the options of a program, except those that its help does not show."""
-    parser = program.parser()
-    for action in parser._actions:
-        if action.help is argparse.SUPPRESS:
+    for option in program.options:
+        if not option.help:
             continue
-        names = tuple(action.option_strings)
-        words = tuple(
-            action.choices or next((CHOICES_BY_OPTION[name] for name in names if name in CHOICES_BY_OPTION), ())
-        )
-        value = str(action.metavar or "")
-        about = parser._get_formatter()._expand_help(action)
-        operation = _OPERATION.match(about)
+        operation = _OPERATION.match(option.help)
         start = operation[0] if operation else ""
-        about = about[len(start) :]
+        about = option.help[len(start) :]
         for end in ("; ", " (", ": "):
             about = about.partition(end)[0]
-        about = start + about
-        takes = value_type(action, words, value)
-        if list_words := getattr(action.type, "list_words", None):
-            takes, words = "list", tuple(list_words())
-        yield Option(names, takes, words, value, " ".join(about.split()), action.nargs in ("?", "*"))
+        words = tuple(option.list_words() if option.list_words else option.choices or option.offered)
+        yield Completion(
+            tuple(option.spellings), value_type(option), words, option.value, start + about, option.nargs in ("?", "*")
+        )
 
 
-def find_tests_of(program: ProgramCommandLine) -> Iterator[Option]:
+def find_tests_of(program: ProgramCommandLine) -> Iterator[Completion]:
     """Yield the words of find's expressions as options, if the program accepts them."""
-    letters = {name for action in program.parser()._actions for name in action.option_strings}
-    for word, count in ARGUMENT_COUNTS.items() if program is PWALK else ():
+    letters = {word for option in program.options for word in option.spellings}
+    for word, count in ARGUMENT_COUNTS.items() if program.name == "pwalk" else ():
         if word in letters:  # -o is an option before the expression.
             continue
         known = ARGUMENT_WORDS.get(word, "")
         takes = "list" if isinstance(known, tuple) else {"FILE": "files", "NAME": f"{word[1:]}s"}.get(known, "value")
         words = known if isinstance(known, tuple) else ()
-        yield Option((word,), takes if count else "nothing", words, "VALUE" if count else "", "as in find", False)
+        yield Completion((word,), takes if count else "nothing", words, "VALUE" if count else "", "as in find", False)
 
 
-def value_type(action: argparse.Action, words: tuple[str, ...], value: str) -> str:
-    """Return how the value of an option is completed, as in ``Option.takes``.
-
-    ``words``: the possible values, empty if there is no list of them; ``value``: the metavariable.
-    """
-    if action.nargs == 0 or has_optional_value(action):  # The next word on the command line is not its value.
+def value_type(option: Option) -> str:
+    """Return how the value of an option is completed, as in ``Completion.takes``."""
+    if option.takes_no_value or option.is_value_after_equals:  # The next word on the command line is not its value.
         return "nothing"
-    if words:
+    if option.list_words:
+        return "list"
+    if option.choices or option.offered:
         return "words"
-    return "files" if value in _FILES else "directories" if value == "DIR" else "jobs" if value in _JOBS else "value"
+    kinds = {"files": FILE_PLACEHOLDERS, "directories": DIRECTORY_PLACEHOLDERS, "jobs": JOB_PLACEHOLDERS}
+    return next((kind for kind, placeholders in kinds.items() if option.value in placeholders), "value")
 
 
-def bash_script(program: ProgramCommandLine, options: list[Option]) -> str:
+def bash_script(program: ProgramCommandLine, options: list[Completion]) -> str:
     """Return the completion script for bash."""
     name = function = program.name
     cases: dict[str, list[str]] = {}
@@ -176,7 +159,7 @@ def bash_script(program: ProgramCommandLine, options: list[Option]) -> str:
     return "\n".join([*lines, f"complete -F _{name} {names}", ""])
 
 
-def zsh_script(program: ProgramCommandLine, options: list[Option]) -> str:
+def zsh_script(program: ProgramCommandLine, options: list[Completion]) -> str:
     """Return the completion script for zsh."""
     name = program.name
     lines = [f"#compdef {' '.join((name, *program.other_names))}", f"# {_HEADER}", ""]
@@ -184,7 +167,7 @@ def zsh_script(program: ProgramCommandLine, options: list[Option]) -> str:
         lines += [f"_{name}_jobs() {{", "    local -a jobs"]
         lines += [f'    jobs=(${{(f)"$({_LIST_JOBS_COMMAND})"}})', "    compadd -a jobs", "}", ""]
     # With -s, letters may be combined. It does not work with find's tests, which are words after a single dash.
-    lines += ["_arguments -S \\" if program is PWALK else "_arguments -s -S \\"]
+    lines += ["_arguments -S \\" if program.name == "pwalk" else "_arguments -s -S \\"]
     for option in options:
         about = option.about.replace("'", "'\\''").replace("[", "(").replace("]", ")")
         found = {
@@ -215,7 +198,7 @@ def brace_expansion(names: list[str]) -> str:
     return "{" + ",".join(names) + "}" if len(names) > 1 else names[0]
 
 
-def fish_script(program: ProgramCommandLine, options: list[Option]) -> str:
+def fish_script(program: ProgramCommandLine, options: list[Completion]) -> str:
     """Return the completion script for fish."""
     lines = [f"# {_HEADER}"]
     if any(option.takes == "list" for option in options):
@@ -238,7 +221,7 @@ def fish_script(program: ProgramCommandLine, options: list[Option]) -> str:
     return "\n".join([*lines, ""])
 
 
-def spellings_to_offer(option: Option, options: list[Option]) -> list[str]:
+def spellings_to_offer(option: Completion, options: list[Completion]) -> list[str]:
     """Return the spellings of ``option`` that zsh and fish offer.
 
     A letter that begins one of find's tests is left out if the option has a value: otherwise ``-na`` would be completed

@@ -26,4 +26,4 @@ complete -c pstripe -l config -r -F -d 'read options from this YAML file, too, a
 complete -c pstripe -l insecure-links -d 'in the paths of files that options name, follow symbolic links of other users, too'
 complete -c pstripe -l show-config -d 'print the options in effect, and where each is set, and exit'
 complete -c pstripe -l version -d 'print the version and the backend'
-complete -c pstripe -s h -l help -d 'print this help and exit'
+complete -c pstripe -s h -l help -d '-h: print one page of common options'

@@ -7,8 +7,8 @@ function __pwalk_list
         contains -- $word (string split , -- "$before"); or echo "$before$word"
     end
 end
-complete -c pwalk -l from -r -F -d 'only what FILE lists is listed'
-complete -c pwalk -l null -d 'the paths in --from end with a NUL, as find -print0 writes them'
+complete -c pwalk -l from -l files-from -r -F -d 'only what FILE lists is listed'
+complete -c pwalk -l null -l from0 -d 'the paths in --from end with a NUL, as find -print0 writes them'
 complete -c pwalk -l output -r -F -d 'write the list to FILE, not to standard output'
 complete -c pwalk -l summary -d 'instead of a list, print how much there is'
 complete -c pwalk -l page -r -F -d 'write the summary also to FILE, a page with pictures'
@@ -41,7 +41,7 @@ complete -c pwalk -l config -r -F -d 'read options from this YAML file, too, aft
 complete -c pwalk -l insecure-links -d 'in the paths of files that options name, follow symbolic links of other users, too'
 complete -c pwalk -l show-config -d 'print the options in effect, and where each is set, and exit'
 complete -c pwalk -l version -d 'print the version and the backend'
-complete -c pwalk -s h -l help -d 'print this help and exit'
+complete -c pwalk -s h -l help -d '-h: print one page of common options'
 complete -c pwalk -o name -r -f -d 'as in find'
 complete -c pwalk -o iname -r -f -d 'as in find'
 complete -c pwalk -o path -r -f -d 'as in find'

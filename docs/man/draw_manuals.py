@@ -1,10 +1,10 @@
 """Generate the manual pages (docs/man/*.1) and the reference of the site (docs/reference/*.md) from one source.
 
-The options, their spellings, order and groups come from the parser of each program. docs/man/PROGRAM.md contains what
-exceeds the help: sections of prose, and below "Options" a text for a group (``### title``) or an option (``####
---word``), which replaces the help text. Texts of options that several programs share are in docs/man/common.md; a
-program's own text takes precedence. An option without a text gets its help text. pcopy.yaml(5) consists of
-docs/operations/configuration.md and the keys that files may have.
+The options, their spellings, order and groups come from the table of options (``pcopy.cli``). docs/man/PROGRAM.md
+contains what exceeds the help: sections of prose, and below "Options" a text for a group (``### title``) or an option
+(``#### --word``), which replaces the help text. Texts of options that several programs share are in
+docs/man/common.md; a program's own text takes precedence. An option without a text gets its help text. pcopy.yaml(5)
+consists of docs/operations/configuration.md and the keys that files may have.
 
 ``python docs/man/draw_manuals.py`` writes the pages; with ``--check`` it writes nothing and prints the names of
 outdated files.
@@ -12,11 +12,11 @@ outdated files.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,13 +28,8 @@ sys.path.insert(0, str(ROOT))
 
 from docs.drawn import write_or_check  # noqa: E402
 from pcopy import __version__  # noqa: E402
-from pcopy.cli.config_keys import (  # noqa: E402
-    COMMAND_LINE_ONLY,
-    COMMAND_LINE_ONLY_BY_PROGRAM,
-    config_key_of_option,
-    has_optional_value,
-)
-from pcopy.cli.job_options import OPTIONS_ALLOWED_ON_RESUME  # noqa: E402
+from pcopy.cli.argument_types import Option  # noqa: E402
+from pcopy.cli.common_options import OPTION_GROUPS  # noqa: E402
 from pcopy.cli.program import ProgramCommandLine  # noqa: E402
 from pcopy.cli.programs import PROGRAM_SUMMARIES, load_program  # noqa: E402
 
@@ -44,7 +39,6 @@ _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")
 _COMMON = "common.md"
-_WITHOUT_EFFECT = {"archive", "recursive"}
 
 
 class Part(NamedTuple):
@@ -55,7 +49,7 @@ class Part(NamedTuple):
     text: str
 
 
-class Option(NamedTuple):
+class Entry(NamedTuple):
     """An option: its ``name``, its ``spellings``, its ``value`` as in a synopsis (``N``, ``[HOW]``), and its text."""
 
     name: str
@@ -69,7 +63,7 @@ class Group(NamedTuple):
 
     title: str
     text: str
-    options: list[Option]
+    options: list[Entry]
 
 
 class Page(NamedTuple):
@@ -128,61 +122,56 @@ def page_of(program: ProgramCommandLine, common: Texts) -> Page:
     _, *parts = sections_of(file)
     own = Texts(file, [part for part in parts if part.level > 2])
     groups = []
-    parser = program.parser()
-    for group in parser._action_groups:
-        actions = [action for action in group._group_actions if action.help is not argparse.SUPPRESS]
-        options = [option_of(program, parser, action, own, common) for action in actions]
-        if options:
-            title = str(group.title)
-            text = own.find(title.lower())
-            if text is None:
-                text = common.find(title.lower())
-            groups.append(Group(title[0].upper() + title[1:], text or help_sentence(group.description or ""), options))
+    for title, options in groupby((option for option in program.options if option.help), lambda option: option.group):
+        entries = [entry_of(program, option, own, common) for option in options]
+        text = own.find(title.lower())
+        if text is None:
+            text = common.find(title.lower())
+        if text is None:
+            text = help_sentence(group_text(program, title))
+        groups.append(Group(title[0].upper() + title[1:], text, entries))
     own.refuse_unused()
     usage = [line.strip() for line in program.usage.splitlines()]
     return Page(program.name, PROGRAM_SUMMARIES[program.name], usage, [p for p in parts if p.level == 2], groups)
 
 
-def option_of(
-    program: ProgramCommandLine, parser: argparse.ArgumentParser, action: argparse.ItemAction, own: Texts, common: Texts
-) -> Option:
+def group_text(program: ProgramCommandLine, title: str) -> str:
+    """Return the text of the help below the ``title`` of a group."""
+    found = next(text for group, text in OPTION_GROUPS.items() if group.format(done=program.done) == title)
+    return found.format(operand=program.operand)
+
+
+def entry_of(program: ProgramCommandLine, option: Option, own: Texts, common: Texts) -> Entry:
     """Return an option with its text, or the help text if the sources ``own`` and ``common`` have none.
 
     Exit with a message if the text does not mention all choices of the option.
     """
-    spellings = tuple(action.option_strings)
+    spellings = tuple(option.spellings)
     text = own.find(*spellings)
     if text is None:
         text = common.find(*spellings)
     if text is None:
-        text = help_sentence(parser._get_formatter()._expand_help(action))
+        text = help_sentence(option.help)
     else:
-        text = text.replace("{program}", program.name).replace("{may_change}", resume_options_text(parser))
-        missing = [choice for choice in action.choices or () if f"`{choice}`" not in text]
+        text = text.replace("{program}", program.name).replace("{may_change}", resume_options_text(program))
+        missing = [choice for choice in option.choices if f"`{choice}`" not in text]
         if missing:
             sys.exit(f"{program.name}: the text of {spellings[-1]} does not mention {', '.join(missing)}")
     long = [name for name in spellings if name.startswith("--")]
-    return Option((long or list(spellings))[0], spellings, value_of(action), text)
+    return Entry((long or list(spellings))[0], spellings, value_of(option), text)
 
 
-def resume_options_text(parser: argparse.ArgumentParser) -> str:
+def resume_options_text(program: ProgramCommandLine) -> str:
     """Return the list of options that may be given with --resume."""
-    found = [
-        config_key_of_option(action)
-        for action in parser._actions
-        if action.dest in OPTIONS_ALLOWED_ON_RESUME - {"archive"}
-    ]
+    found = [option.key for option in program.options if "resume" in option.with_commands.split() and option.is_listed]
     return textwrap.fill(", ".join(f"`--{name}`" for name in found), 118, break_on_hyphens=False)
 
 
-def value_of(action: argparse.Action) -> str:
+def value_of(option: Option) -> str:
     """Return the value of an option as in a synopsis."""
-    if action.nargs == 0:
-        return ""
-    name = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
-    if has_optional_value(action):
-        return f"[={name}]"
-    return {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}.get(str(action.nargs), str(name))
+    if option.is_value_after_equals:
+        return f"[={option.value}]"
+    return {"?": f"[{option.value}]", "*": f"[{option.value}...]"}.get(option.nargs, option.value)
 
 
 def help_sentence(help_text: str) -> str:
@@ -211,7 +200,7 @@ def reference_page(page: Page) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def reference_entry(option: Option) -> Iterator[str]:
+def reference_entry(option: Entry) -> Iterator[str]:
     """Yield the lines for an option on the page of the site."""
     yield from (f"#### {option.name}", "")
     spelled = f"{', '.join(option.spellings)} {option.value}".rstrip().replace(" [=", "[=")
@@ -249,7 +238,7 @@ def synopsis_line(usage: str) -> str:
     return re.sub(r"--?[\w-]+|[a-z]+|[A-Z]+", styled, usage)
 
 
-def option_lines(option: Option) -> list[str]:
+def option_lines(option: Entry) -> list[str]:
     """Return the lines for an option on the manual page."""
     tag = ", ".join(map(bold, option.spellings))
     value = re.sub(r"[^][.|=]+", lambda name: italic(name[0]), option.value)
@@ -269,20 +258,15 @@ def config_keys() -> list[Key]:
     """Return all keys, in the order of the programs' options."""
     found: dict[str, Key] = {}
     for program in PROGRAMS:
-        parser = program.parser()
-        by_hand = COMMAND_LINE_ONLY.union(COMMAND_LINE_ONLY_BY_PROGRAM.get(program.name, ()))
-        for action in parser._actions:
-            name = config_key_of_option(action)
-            if not name or name in by_hand | _WITHOUT_EFFECT or action.help is argparse.SUPPRESS:
+        for option in program.options:
+            name = option.key
+            if not (name and option.in_files and option.is_listed and option.help):
                 continue
-            if action.nargs == 0 and action.const not in (
-                None,
-                True,
-            ):  # such as --update: its key is that of the option with a value, existing
-                continue
-            value = "" if has_optional_value(action) else value_of(action).strip("[]")
-            value = value or ("a number" if isinstance(action, argparse._CountAction) else "")
-            about = help_sentence(parser._get_formatter()._expand_help(action))
+            if option.takes_no_value and option.const is not None:
+                continue  # such as --update: its key is that of the option with a value, existing
+            value = "" if option.is_value_after_equals else value_of(option).strip("[]")
+            value = value or ("a number" if option.action == "count" else "")
+            about = help_sentence(option.help)
             found.setdefault(name, Key(name, value or "true, false", [], about)).programs.append(program.name)
     return list(found.values())
 

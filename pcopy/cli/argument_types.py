@@ -1,4 +1,4 @@
-"""Converters for the values of command-line options: owners, numbers, sizes, times.
+"""``Option``, a row of the table of options, and converters for the values of options: owners, numbers, sizes, times.
 
 Each converter takes the value of an option as the user wrote it, and returns the value that the program uses. If the
 text is not valid, it raises ``ValueError`` with the reason; the caller puts the name of the option before the reason.
@@ -10,10 +10,11 @@ import grp
 import math
 import os
 import pwd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.preserve import CAP_CHOWN, are_ids_mapped_in_namespace, has_capability
 from pcopy.text import printable_path
 from pcopy.units import parse_size
@@ -35,6 +36,176 @@ _UNCHANGED_ID = -1
 """The user or group ID with which chown(2) leaves the owner or the group unchanged."""
 _FAKEROOT_VARIABLE = "FAKEROOTKEY"
 """The environment variable that fakeroot(1) sets for the processes that run under it."""
+
+
+class Option(NamedTuple):
+    """A row of the table of options: all that the project knows of one option.
+
+    The parser, the help, the keys of configuration files, the rules of ``--resume``, the manuals and the completions
+    are made from it.
+
+    Fields:
+
+    - ``words``: its spellings, separated by spaces. Hyphens become underscores in the attribute of the namespace.
+    - ``programs``: the programs that have it, separated by spaces.
+    - ``group``: the title of its group in the help, one of ``OPTION_GROUPS``.
+    - ``help``: its text in the help; ``{program}``, ``{work}`` and ``{done}`` stand for the program's name and its
+      words for what it does. Empty: the option is accepted, but not shown.
+    - ``brief``: its text on the page of ``-h``, at most a line; empty: it is not on that page.
+    - ``value``: the placeholder of its value in the help; empty for an option without value.
+    - ``parse``: converts the text of the value; raises ``ValueError`` with the reason if it is not valid.
+    - ``choices``: the valid values, if they are a fixed list. ``offered``: values that are completed, if there are
+      others. ``list_words``: returns the words that the value, a comma-separated list, may contain.
+    - ``nargs``: as in argparse: ``?`` for a value that may be left out, ``*`` for several values.
+    - ``action``: as in argparse; empty: the value is stored, or True if there is none.
+    - ``const``, ``default``: the values if the option is given without a value, or not given.
+    - ``dest``: the attribute of the namespace, if it is not named as the option.
+    - ``in_files``: True if a configuration file may set it. False for an option that names a job or a result, or must
+      be given explicitly each time.
+    - ``is_listed``: False if ``--show-config`` does not list it, because it has no effect.
+    - ``is_filter``: True if it selects items.
+    - ``excludes``: options with which it contradicts, separated by spaces, such as ``verify`` or ``hash=none``; a
+      mapping if that depends on its own value. A setting of a file that contradicts a later one is ignored.
+    - ``requires``: options of which one must be given, too; otherwise a setting of a file is ignored.
+    - ``one_of``: options of a program with the same text here are refused together on the command line.
+    - ``with_commands``: the commands on stored jobs with which it may be given, separated by spaces. ``resume`` is one
+      of them if the option does not change the copies.
+    - ``field``: the field of the job's options that it sets; empty if it is not stored with the job. If
+      it may be given with ``resume``, that replaces the stored value.
+    - ``variants``: fields with other values for some programs: the programs, separated by spaces, and the fields.
+    """
+
+    words: str
+    programs: str
+    group: str
+    help: str
+    brief: str = ""
+    value: str = ""
+    parse: Callable[[str], Any] | None = None
+    choices: Sequence[str] = ()
+    offered: Sequence[str] = ()
+    list_words: Callable[[], Sequence[str]] | None = None
+    nargs: str = ""
+    action: str = ""
+    const: Any = None
+    default: Any = None
+    dest: str = ""
+    in_files: bool = True
+    is_listed: bool = True
+    is_filter: bool = False
+    excludes: str | Mapping[str, str] = ""
+    requires: str = ""
+    one_of: str = ""
+    with_commands: str = ""
+    field: str = ""
+    variants: Mapping[str, Mapping[str, Any]] = {}
+
+    @property
+    def spellings(self) -> list[str]:
+        """All spellings, with their dashes."""
+        return self.words.split()
+
+    @property
+    def long_names(self) -> list[str]:
+        """All spellings with two dashes, without these."""
+        return [word[2:] for word in self.spellings if word.startswith("--")]
+
+    @property
+    def key(self) -> str:
+        """The key by which a file sets it: its first long name; empty if it has only single-letter spellings."""
+        return next(iter(self.long_names), "")
+
+    @property
+    def attribute(self) -> str:
+        """The attribute of argparse's namespace that it sets."""
+        return self.dest or self.key.replace("-", "_")
+
+    @property
+    def page_spellings(self) -> list[str]:
+        """The spellings that the page of ``-h`` shows: the first one, and the first long one."""
+        first = self.spellings[0]
+        return [first] if first.startswith("--") else [first, *(f"--{name}" for name in self.long_names[:1])]
+
+    @property
+    def value_suffix(self) -> str:
+        """Its placeholder as the page of ``-h`` shows it; in brackets if the value may be omitted."""
+        if not self.value:
+            return ""
+        if self.nargs != "?":
+            return f" {self.value}"
+        return f"[={self.value}]" if self.is_value_after_equals else f" [{self.value}]"
+
+    @property
+    def takes_no_value(self) -> bool:
+        return not self.value
+
+    @property
+    def is_value_after_equals(self) -> bool:
+        """True for an option such as ``--inplace``: its value may be omitted, otherwise it follows an equals sign."""
+        return self.nargs == "?" and self.default is None and bool(self.choices)
+
+    @property
+    def may_begin_with_dash(self) -> bool:
+        """True if the next word is its value even if that begins with a dash and a digit.
+
+        ``--stripe -1`` is valid. Negative numbers and ages are not, but the program's message about them is better than
+        that of argparse.
+        """
+        return self.value in NUMBER_PLACEHOLDERS or self.value == "WHEN" or self.key == "stripe"
+
+    @property
+    def collects_values(self) -> bool:
+        """True if it may be given several times, and all its values are used."""
+        return self.action == "append"
+
+    @property
+    def conflicts(self) -> list[tuple[str, Sequence[str]]]:
+        """Each form of the option (its name, or its name with a value) that contradicts others, and these."""
+        pairs = {"": self.excludes} if isinstance(self.excludes, str) else self.excludes
+        return [
+            (f"{self.key}={value}" if value else self.key, names.split()) for value, names in pairs.items() if names
+        ]
+
+    def of_program(self, program: str, work: str = "", done: str = "") -> Option:
+        """Return the row as it is for ``program``; ``work`` and ``done`` are its verb and participle for the help."""
+        option = self
+        for programs, fields in self.variants.items():
+            if program in programs.split():
+                option = option._replace(**fields)
+        words = {"program": program, "work": work, "done": done}
+        texts = {name: getattr(option, name).format_map(words) for name in ("group", "help", "brief")}
+        return option._replace(**texts)
+
+    def add_to(self, group: Any) -> None:
+        """Add the option to a ``group`` of options of argparse."""
+        from argparse import SUPPRESS  # argparse compares it by identity: an equal string would be shown as help text.
+
+        how: dict[str, Any] = {"help": self.help or SUPPRESS, "dest": self.attribute}
+        action = self.action or ("store" if self.value else "store_true")
+        how["action"] = action
+        if action != "store_true":
+            how["default"] = self.default
+        if self.value:
+            how["metavar"] = self.value
+        if self.const is not None:
+            how["const"] = self.const
+        if self.nargs:
+            how["nargs"] = self.nargs
+        if self.choices:
+            how["choices"] = self.choices
+        if self.parse is not None:
+            how["type"] = converter_for_argparse(self.parse)
+        group.add_argument(*self.spellings, **how)
+
+
+NUMBER_PLACEHOLDERS = ("N", "SECONDS", "SIZE", "RATE")
+"""Placeholders of values that are numbers."""
+FILE_PLACEHOLDERS = ("FILE", "SIGNATURE", "MANIFEST", "ARCHIVE")
+"""Placeholders of values that are names of files."""
+DIRECTORY_PLACEHOLDERS = ("DIR",)
+JOB_PLACEHOLDERS = ("JOB", "JOB|DIR")
+EVERY_PROGRAM = "pcopy psync pverify prm pstripe ptar pbcast pdbench pwalk pchmod"
+"""All programs, for the field ``programs`` of an option (``pcopy.cli.programs`` says what they do)."""
 
 
 def parse_owner(text: str) -> tuple[int, int]:
@@ -120,14 +291,11 @@ _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 """Seconds per unit of an age, by the letter that follows the number."""
 
 
-def converter_for_argparse(convert: Any, list_words: Callable[[], Iterable[str]] | None = None) -> Any:
+def converter_for_argparse(convert: Any) -> Any:
     """Return a function for argparse that converts as ``convert`` does, and whose error message contains the reason.
 
     ``convert`` raises ``ValueError`` with the reason. argparse discards that text; so the returned function raises
     ``ArgumentTypeError`` instead, whose text argparse prints.
-
-    ``list_words`` is given for an option whose value is a comma-separated list. It returns the words that the list may
-    contain; command-line completion calls it.
     """
     import argparse
 
@@ -139,7 +307,6 @@ def converter_for_argparse(convert: Any, list_words: Callable[[], Iterable[str]]
                 f"{printable_path(os.fsencode(text))}: {error}" if text else str(error)
             ) from None
 
-    converted.list_words = list_words  # type: ignore[attr-defined]
     return converted
 
 

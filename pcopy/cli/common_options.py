@@ -1,25 +1,29 @@
-"""Options that several programs share: functions that add them to a parser, and functions that convert their values."""
+"""The options that several programs have, the groups of the help, and functions that check and convert the values."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import (
-    converter_for_argparse,
+    EVERY_PROGRAM,
+    Option,
     parse_block_size,
     parse_in_flight_count,
     parse_non_negative,
     parse_positive,
+    parse_ranks,
     parse_rate,
     parse_seconds,
 )
 from pcopy.errors import RequestRefused
+from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.signature.algorithms import ALGORITHM_NAMES, DEFAULT_ALGORITHM
+from pcopy.tasks.base.job import Options
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.report.screen import OutputOptions
 
@@ -32,41 +36,338 @@ DRY_RUN_CHOICES = ("changes", "all")
 INSECURE_LINKS_OPTION = "--insecure-links"
 
 
-def add_ranks_option(parser: Any, program: str, work: str, number: Any = parse_positive) -> None:
-    """Add ``-n`` (``--ranks``), the number of processes, to a parser or a group of options.
+OPTION_GROUPS: dict[str, str] = {
+    "common options": "",
+    "what to do": "",
+    "what is removed": "",
+    "what is changed": "",
+    "what is measured": "",
+    "what is compared": "",
+    "which properties of A and B are compared": "LIST: some of type, size, mtime, mode, owner, acl, xattr, content, "
+    "all; separated by commas",
+    "what is walked": "",
+    "what is written": "",
+    "which items are {done}": "P: a pattern as in .gitignore, for paths below {operand}; the last one that matches "
+    "decides",
+    "mirroring": "for a SRC that is a directory with a trailing slash, or with -T",
+    "compressing": "regular files are written in another form, under another name",
+    "what copies keep": f"LIST: some of {', '.join(PRESERVABLE_METADATA)}, all; separated by commas",
+    "verification": "",
+    "resuming jobs after an interruption": "",
+    "operation": "",
+    "output": "",
+    "tuning": "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)",
+    "Lustre": "where DST is on another file system, these have no effect",
+    "charts": "",
+}
+"""The groups of options in the help of all programs, in their order, and the text below their titles."""
+_COPIES = "pcopy psync"
+_WITH_ALL_COMMANDS = "resume jobs discard control"
+_WITH_RANKS = "pcopy psync pverify prm pstripe ptar pdbench pwalk pchmod"
+_ALL_BUT_PVERIFY = "pcopy psync prm pstripe ptar pbcast pdbench pwalk pchmod"
+_IN_TUNING = {_COPIES: {"group": "tuning"}}
 
-    Args:
-        program: the name of the program.
-        work: the verb for the work of the processes, for the help text.
-        number: converts the text of the value to a number.
-    """
-    parser.add_argument("-n", "--ranks", metavar="N", type=converter_for_argparse(number), default=0,
-        help=f"processes that {work} (default: the cores that {program} may use, at most 8)")  # fmt: skip
-
-
-def add_in_flight_option(parser: Any) -> None:
-    """Add ``--in-flight`` (operations that a process runs at the same time) to a parser or a group of options.
-
-    After parsing, ``checked_in_flight_count`` returns the value of the option.
-    """
-    parser.add_argument("--in-flight", metavar="N", type=converter_for_argparse(parse_in_flight_count), default=0,
-        help="file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number "
-        "as long as that makes the job faster)")  # fmt: skip
-
-
-def add_limit_options(parser: Any, *, has_contents: bool = True) -> None:
-    """Add ``--bwlimit`` and ``--oplimit`` (limits of bytes and of operations per second) to a parser or a group of
-    options.
-
-    ``has_contents``: False for a program that does not copy the contents of files; it gets no ``--bwlimit``.
-    """
-    add = parser.add_argument
-    if has_contents:
-        add("--bwlimit", metavar="RATE", type=converter_for_argparse(parse_rate), default=0,
-            help="bytes per second of all ranks together: a SIZE, as in 500M (default: no limit)")  # fmt: skip
-    add("--oplimit", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
-        help="metadata operations per second of all ranks together: items examined, created, changed or removed "
-        "(default 0: no limit)")  # fmt: skip
+COMMON_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "-n --ranks",
+        _WITH_RANKS,
+        "operation",
+        "processes that {work} (default: the cores that {program} may use, at most 8)",
+        brief="processes (default: the cores, at most 8)",
+        value="N",
+        parse=parse_positive,
+        default=0,
+        with_commands="resume",
+        variants={_COPIES: {"group": "common options", "parse": parse_ranks}},
+    ),
+    Option(
+        "--dry-run",
+        "pcopy psync prm pstripe ptar pbcast pdbench pchmod",
+        "what is {done}",
+        "list what would be {done}, and how much; change nothing",
+        brief="change nothing; show what would be done",
+        in_files=False,
+        excludes="metrics",
+        variants={
+            _COPIES: {
+                "group": "common options",
+                "help": "change nothing; list the items that would be changed (with WHICH all: all items), then "
+                "totals, sizes, free space. A line has the action and, for an existing item, what differs: type, size, "
+                "time, mode, owner, acl, xattr, content, link (not yet a hard link)",
+                "value": "WHICH",
+                "choices": DRY_RUN_CHOICES,
+                "nargs": "?",
+                "const": DRY_RUN_CHOICES[0],
+            },
+            "pstripe": {
+                "group": "what is changed",
+                "help": "print how many files would get another layout; change nothing",
+            },
+            "ptar": {
+                "group": "what to do",
+                "help": "-c and -x: list what would be archived or unpacked; change nothing",
+            },
+            "pbcast": {
+                "group": "operation",
+                "help": "check that each host has DIR and enough free space in it; write nothing",
+            },
+            "pdbench": {"help": "print what would be measured, and how much would be written; write nothing"},
+            "pchmod": {"help": "list what would be changed, and how; change nothing"},
+        },
+    ),
+    Option(
+        "-r -R --recursive",
+        "pverify pstripe pchmod",
+        "what is {done}",
+        "no effect: trees are {done} by default",
+        is_listed=False,
+        variants={
+            "pverify": {"help": "no effect: trees are read whole by default"},
+            "pstripe": {"group": "what is changed"},
+            "pchmod": {"words": "-R --recursive"},
+        },
+    ),
+    Option(
+        "--hash",
+        "pcopy psync pverify ptar",
+        "what is {done}",
+        f"digest: {DEFAULT_ALGORITHM} (default; detects accidents) or blake3 (resists forgery)",
+        value="HOW",
+        choices=ALGORITHM_NAMES,
+        variants={
+            _COPIES: {
+                "group": "verification",
+                "help": "digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), "
+                "blake3 (resists forgery), none (the default elsewhere)",
+                "choices": (*ALGORITHM_NAMES, "none"),
+                "excludes": {"none": "verify repair signature manifest"},
+                "field": "hash",
+            },
+            "ptar": {"group": "what to do"},
+        },
+    ),
+    Option(
+        "--block-size",
+        "pcopy psync pverify ptar",
+        "what is {done}",
+        "unit of digests: a power of two of 64K or more (default 4M)",
+        value="SIZE",
+        parse=parse_block_size,
+        default=0,
+        variants={
+            _COPIES: {"group": "tuning", "default": Options().block_size, "field": "block_size"},
+            "ptar": {"group": "what to do"},
+        },
+    ),
+    Option(
+        "--bwlimit",
+        "pcopy psync pverify ptar pbcast",
+        "operation",
+        "bytes per second of all ranks together: a SIZE, as in 500M (default: no limit)",
+        brief="bytes per second of all ranks together, as in 500M",
+        value="RATE",
+        parse=parse_rate,
+        default=0,
+        with_commands="resume",
+        field="bwlimit",
+        variants={
+            **_IN_TUNING,
+            "ptar": {"brief": ""},
+            "pbcast": {"help": "bytes per second that each host receives: a SIZE, as in 500M (default: no limit)"},
+        },
+    ),
+    Option(
+        "--oplimit",
+        "pcopy psync pverify prm ptar pwalk pchmod",
+        "operation",
+        "metadata operations per second of all ranks together: items examined, created, changed or removed "
+        "(default 0: no limit)",
+        value="N",
+        parse=parse_non_negative,
+        default=0,
+        with_commands="resume",
+        field="oplimit",
+        variants=_IN_TUNING,
+    ),
+    Option(
+        "--in-flight",
+        "pcopy psync pverify prm pstripe ptar pwalk pchmod",
+        "operation",
+        "file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number "
+        "as long as that makes the job faster)",
+        value="N",
+        parse=parse_in_flight_count,
+        offered=("auto",),
+        default=0,
+        with_commands="resume",
+        variants=_IN_TUNING,
+    ),
+    Option(
+        "--max-errors",
+        "pcopy psync prm pstripe ptar pwalk pchmod",
+        "operation",
+        "stop after N failed items, with status 75 (default 0: never)",
+        value="N",
+        parse=parse_non_negative,
+        default=0,
+        with_commands="resume",
+        field="max_errors",
+        variants=_IN_TUNING,
+    ),
+    Option(
+        "--termination",
+        _ALL_BUT_PVERIFY,
+        "operation",
+        "how the ranks detect that all work is done: tree (default) or ring",
+        value="HOW",
+        choices=("tree", "ring"),
+        default="tree",
+        with_commands="resume",
+        field="termination",
+        variants=_IN_TUNING,
+    ),
+    Option(
+        "-q --quiet",
+        EVERY_PROGRAM,
+        "output",
+        "print nothing if all goes well; errors are always printed",
+        brief="print nothing if all goes well",
+        with_commands=_WITH_ALL_COMMANDS,
+        variants={
+            "pverify": {
+                "brief": "no progress; show only errors and differences",
+                "help": "no progress; errors and differences are shown all the same",
+            }
+        },
+    ),
+    Option(
+        "-v --verbose",
+        EVERY_PROGRAM,
+        "output",
+        "print more: which backend runs, when each phase begins",
+        brief="print more; twice: still more",
+        action="count",
+        default=0,
+        with_commands=_WITH_ALL_COMMANDS,
+        variants={
+            "pcopy psync prm pchmod": {
+                "help": "print more: which backend runs, when each phase begins, and each item that is changed; -vv: "
+                "the other items, too"
+            },
+            "ptar": {
+                "help": "-c and -x: print the name of each member on standard output as it is done, and the summary on "
+                "standard error; -vv: also which backend runs, and when each phase begins"
+            },
+        },
+    ),
+    Option(
+        "--errors",
+        _ALL_BUT_PVERIFY,
+        "output",
+        "write all failures to FILE, one JSON object a line",
+        value="FILE",
+        with_commands="resume",
+    ),
+    Option(
+        "--log",
+        "pcopy psync prm ptar pchmod",
+        "output",
+        "write the outcome of each item to FILE, one JSON object a line",
+        value="FILE",
+        with_commands="resume",
+    ),
+    Option(
+        "--json",
+        EVERY_PROGRAM,
+        "output",
+        "the summary as JSON",
+        with_commands=_WITH_ALL_COMMANDS,
+        variants={"pverify": {"help": "differences and the summary as JSON, an object a line"}},
+    ),
+    Option(
+        "--metrics",
+        EVERY_PROGRAM,
+        "output",
+        "write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, "
+        "if given, every --progress-interval",
+        value="FILE",
+        with_commands="resume",
+    ),
+    Option(
+        "--report",
+        EVERY_PROGRAM,
+        "output",
+        "write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or "
+        ".json; may be given twice, for both",
+        brief="write a report to FILE, which ends in .html or .json",
+        value="FILE",
+        action="append",
+        default=[],
+        with_commands="resume",
+    ),
+    Option(
+        "--progress",
+        EVERY_PROGRAM,
+        "output",
+        "auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none",
+        value="HOW",
+        choices=PROGRESS_CHOICES,
+        nargs="?",
+        const=PROGRESS_CHOICES[0],
+        default=PROGRESS_CHOICES[0],
+        with_commands="resume",
+    ),
+    Option(
+        "--progress-interval",
+        EVERY_PROGRAM,
+        "output",
+        "time between progress lines or redraws",
+        value="SECONDS",
+        parse=parse_seconds,
+        with_commands="resume",
+    ),
+    Option(
+        "--config",
+        EVERY_PROGRAM,
+        "output",
+        "read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml",
+        value="FILE",
+        in_files=False,
+        with_commands=_WITH_ALL_COMMANDS,
+    ),
+    Option(
+        INSECURE_LINKS_OPTION,
+        EVERY_PROGRAM,
+        "output",
+        "in the paths of files that options name, follow symbolic links of other users, too (default: only links of "
+        "root and of the caller)",
+        in_files=False,
+        with_commands=_WITH_ALL_COMMANDS,
+    ),
+    Option(
+        "--show-config",
+        EVERY_PROGRAM,
+        "output",
+        "print the options in effect, and where each is set, and exit",
+        in_files=False,
+    ),
+    Option(
+        "--version",
+        EVERY_PROGRAM,
+        "output",
+        "print the version and the backend (c or python), and exit",
+        in_files=False,
+    ),
+    Option(
+        "-h --help",
+        EVERY_PROGRAM,
+        "output",
+        "-h: print one page of common options; --help: print this help",
+        brief="print this page; --help: all options",
+        in_files=False,
+    ),
+)
+"""The options that several programs have, except those that select items."""
 
 
 def checked_in_flight_count(values: Namespace) -> int:
@@ -82,91 +383,6 @@ def checked_in_flight_count(values: Namespace) -> int:
             text = "needs the C backend, which is not in use here: leave it out"
             raise RequestRefused(f"--in-flight {values.in_flight} {text}")
     return int(values.in_flight)
-
-
-def add_digest_options(add: Any) -> None:
-    """Add ``--hash`` and ``--block-size``, which say how digests are computed, to a parser.
-
-    ``add`` is the method ``add_argument`` of the parser or of a group of its options. If the user does not give the
-    options, their values are None and 0.
-    """
-    add("--hash", choices=ALGORITHM_NAMES, metavar="HOW", default=None,
-        help=f"digest: {DEFAULT_ALGORITHM} (default; detects accidents) or blake3 (resists forgery)")  # fmt: skip
-    add("--block-size", metavar="SIZE", type=converter_for_argparse(parse_block_size), default=0,
-        help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
-
-
-def add_max_errors_option(parser: Any) -> None:
-    """Add ``--max-errors`` (stop after so many failed items) to a parser or a group of options."""
-    parser.add_argument("--max-errors", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
-        help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
-
-
-def add_termination_option(parser: Any) -> None:
-    """Add ``--termination`` (how the ranks find out that all work is done) to a parser or a group of options."""
-    parser.add_argument("--termination", choices=("tree", "ring"), default="tree", metavar="HOW",
-        help="how the ranks detect that all work is done: tree (default) or ring")  # fmt: skip
-
-
-def add_output_options(
-    parser: ArgumentParser,
-    *,
-    quiet: str = "print nothing if all goes well; errors are always printed",
-    json: str = "the summary as JSON",
-    has_errors_file: bool = True,
-    has_item_log: bool = False,
-    verbose: str = "",
-) -> None:
-    """Add the options about output (such as ``--quiet``) and configuration files to ``parser``.
-
-    After parsing, ``output_settings`` returns the values of the options about output.
-
-    Args:
-        quiet: the help text of ``--quiet``.
-        json: the help text of ``--json``.
-        has_errors_file: True if the program can list the items that failed (``--errors``).
-        has_item_log: True if the program can report the outcome of each item (``--log``).
-        verbose: the help text of ``--verbose``, if it differs from that of most programs.
-    """
-    add = parser.add_argument_group("output").add_argument
-    add("-q", "--quiet", action="store_true", help=quiet)
-    add(
-        "-v",
-        "--verbose",
-        action="count",
-        default=0,
-        help=verbose
-        or "print more: which backend runs, when each phase begins"
-        + (", and each item that is changed; -vv: the other items, too" if has_item_log else ""),
-    )
-    if has_errors_file:
-        add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
-    if has_item_log:
-        add("--log", metavar="FILE", help="write the outcome of each item to FILE, one JSON object a line")
-    add("--json", action="store_true", help=json)
-    add("--metrics", metavar="FILE",
-        help="write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds "
-        "or, if given, every --progress-interval")  # fmt: skip
-    add("--report", metavar="FILE", action="append", default=[],
-        help="write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a "
-        "page) or .json; may be given twice, for both")  # fmt: skip
-    add("--progress", choices=PROGRESS_CHOICES, metavar="HOW", nargs="?", const=PROGRESS_CHOICES[0],
-    default=PROGRESS_CHOICES[0],
-        help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
-    add(
-        "--progress-interval",
-        metavar="SECONDS",
-        type=converter_for_argparse(parse_seconds),
-        help="time between progress lines or redraws",
-    )
-    add("--config", metavar="FILE", default=None,
-        help="read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml")  # fmt: skip
-    add(INSECURE_LINKS_OPTION, action="store_true",
-        help="in the paths of files that options name, follow symbolic links of other users, too (default: only links "
-        "of root and of the caller)")  # fmt: skip
-    add("--show-config", action="store_true", help="print the options in effect, and where each is set, and exit")
-    add("--version", action="store_true", help="print the version and the backend (c or python), and exit")
-    add("-h", "--help", action="store_true", help="print this help and exit")
 
 
 REPORT_SUFFIXES = (".json", ".html")

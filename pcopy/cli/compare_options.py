@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_non_negative
+from pcopy.cli.argument_types import Option, parse_non_negative
 from pcopy.cli.mistakes import similar_choice_hint
 from pcopy.errors import RequestRefused
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.tools.arguments import ComparisonArguments
 
@@ -29,23 +29,6 @@ property.
 """
 _PATH_CLASSES = ("common", "only-a", "only-b", "differ")
 """The classes in ``--output CLASS:FILE`` besides ``differ-in-PROPERTY``: which paths are listed in FILE."""
-
-
-def add_compare_options(parser: ArgumentParser) -> None:
-    """Add the options of a comparison by properties to ``parser``."""
-    words = f"LIST: some of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; separated by commas"
-    add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
-    add("--compare", metavar="LIST", type=converter_for_argparse(_parse_properties, _property_words), default=None,
-        help="compare A and B by these properties; files are read only for content. Lines printed: only A, only B, "
-        "differ in ...")  # fmt: skip
-    add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative), default=0,
-        help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
-    add("--output", metavar="CLASS:FILE", action="append", type=converter_for_argparse(_parse_path_class_and_file),
-        default=[],
-        help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_CLASS_PREFIX}size and so on; "
-        "may be given several times; classes with the same FILE come into one list")  # fmt: skip
-    add("-0", "--null", dest="nul_separated", action="store_true",
-        help="paths in FILE end with a NUL: any name can be listed")  # fmt: skip
 
 
 def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonArguments | None:
@@ -79,11 +62,6 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
 
     wanted = sum(1 << at for at, word in enumerate(_PROPERTY_NAMES) if word in values.compare or word == "type")
     return ComparisonArguments(wanted, values.modify_window, tuple(values.output), values.nul_separated)
-
-
-def _property_words() -> tuple[str, ...]:
-    """Return the words that the list of ``--compare`` may contain."""
-    return (*_PROPERTY_NAMES, _ALL_PROPERTIES)
 
 
 def _parse_properties(text: str) -> frozenset[str]:
@@ -136,3 +114,49 @@ def _parse_path_class_and_file(text: str) -> tuple[str, bytes]:
     if file == "-" or file.endswith("/"):
         raise ValueError(f"FILE is not the name of a file: write {name}:FILE")
     return name, os.fsencode(file)
+
+
+COMPARE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--compare",
+        "pverify",
+        "which properties of A and B are compared",
+        "compare A and B by these properties; files are read only for content. Lines printed: "
+        "only A, only B, differ in ...",
+        brief="compare by properties, such as size,mtime or all",
+        value="LIST",
+        parse=_parse_properties,
+        list_words=lambda: (*_PROPERTY_NAMES, _ALL_PROPERTIES),
+        in_files=False,
+    ),
+    Option(
+        "--modify-window",
+        "pverify",
+        "which properties of A and B are compared",
+        "times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)",
+        value="SECONDS",
+        parse=parse_non_negative,
+        default=0,
+    ),
+    Option(
+        "--output",
+        "pverify",
+        "which properties of A and B are compared",
+        f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_CLASS_PREFIX}size and so on; "
+        "may be given several times; classes with the same FILE come into one list",
+        action="append",
+        value="CLASS:FILE",
+        parse=_parse_path_class_and_file,
+        default=[],
+        in_files=False,
+    ),
+    Option(
+        "-0 --null",
+        "pverify",
+        "which properties of A and B are compared",
+        "paths in FILE end with a NUL: any name can be listed",
+        dest="nul_separated",
+        in_files=False,
+    ),
+)
+"""The options of a comparison by properties."""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pcopy.cli.argument_types import DIRECTORY_PLACEHOLDERS, Option
 from pcopy.cli.programs import PROGRAMS, load_program
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
@@ -23,59 +24,19 @@ from pcopy.signature.plain_yaml import YamlString, YamlValue
 from pcopy.text import printable_path, printable_text
 
 if TYPE_CHECKING:
-    from argparse import Action, ArgumentParser
+    from argparse import ArgumentParser
 
     from pcopy.cli.mistakes import UnknownOptionAdvice
 
-COMMAND_LINE_ONLY = frozenset(
-    (
-        *("help", "version", "config", "show-config", "insecure-links", "resume", "jobs", "discard", "control"),
-        *("dry-run", "yes", "force", "delete", "delete-all", "mirror", "signature", "create", "files-from"),
-        *("from0", "compare", "output", "null", "compress", "decompress", "from"),
-    )
-)
-"""Options that no configuration file can set, for any program."""
-
-COMMAND_LINE_ONLY_BY_PROGRAM: Mapping[str, Collection[str]] = {
-    "pchmod": {"mode", "reference", "owner", "group", "acl-from"},
-    "pdbench": {"svg"},
-    "pwalk": {"page", "summary", "json-lines", "print0"},
-    "pcopy": {"manifest"},
-    "psync": {"manifest"},
-    "pverify": {"manifest"},
-    "pstripe": {"stripe"},
-    "ptar": {
-        "extract",
-        "list",
-        "file",
-        "directory",
-        "strip-components",
-        "sparse-limit",
-        "gzip",
-        "zstd",
-        "auto-compress",
-    },
-}
-"""Options that no configuration file can set for one program, although it may set them for others.
-
-For example, ``--stripe`` makes pstripe change files, but pcopy only uses it for new files.
-"""
-
-PATTERN_OPTIONS = frozenset(("exclude", "include", "exclude-from"))
-"""Options whose values add up: the values from all configuration files, and then those of the command line, are used.
-
-For all other options the last value replaces earlier ones.
-"""
 
 _YAML_TRUE_WORDS, _YAML_FALSE_WORDS = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _YAML_NULL_WORDS = ("", "~", "null", "Null", "NULL")
 """The spellings of null in YAML; the tuples ``_YAML_TRUE_WORDS`` and ``_YAML_FALSE_WORDS`` contain those of true and
 false.
 """
+_PATH_PLACEHOLDERS = ("FILE", *DIRECTORY_PLACEHOLDERS)
 _WORDS_PER_PARSER_CALL = 250
 """Maximum number of words that argparse parses in one call (see ``words_in_batches``)."""
-_PATH_METAVARS = ("FILE", "DIR")
-"""Placeholders for values in the help (argparse's metavars) that mark an option whose value is a path."""
 
 
 class ConfigurableProgram(Protocol):
@@ -87,6 +48,9 @@ class ConfigurableProgram(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def options(self) -> Sequence[Option]: ...
 
     def parser(self) -> ArgumentParser: ...
 
@@ -128,26 +92,13 @@ def words_in_batches(words: Sequence[str]) -> Iterator[Sequence[str]]:
     return (words[at : at + _WORDS_PER_PARSER_CALL] for at in range(0, len(words), _WORDS_PER_PARSER_CALL))
 
 
-def config_key_of_option(action: Action) -> str:
-    """Return the key by which a file sets an option (``action``): its first long name without dashes.
-
-    Empty if the option has only single-letter names.
-    """
-    return next((option[2:] for option in action.option_strings if option.startswith("--")), "")
-
-
-def long_option_names(action: Action) -> list[str]:
-    """Return all names of an option (``action``) that have two dashes, without the dashes."""
-    return [option[2:] for option in action.option_strings if option.startswith("--")]
-
-
 class ConfigKeyConverter:
     """Checks the keys and values of configuration files, and converts them to settings for one program."""
 
     def __init__(self, program: ConfigurableProgram) -> None:
         self._program = program
         self._parser = program.parser()
-        self._actions = _parser_options_by_key(self._parser)
+        self._options = {name: option for option in program.options for name in option.long_names}
 
     def settings_in_mapping(self, path: bytes, mapping: Mapping[str, YamlValue]) -> list[ConfigFileSetting]:
         """Return the settings in ``mapping``, the part of a configuration file that is meant for this program alone.
@@ -175,24 +126,22 @@ class ConfigKeyConverter:
         Raise ``RequestRefused`` if no program has the key, if no file may set it, or if its value is not valid.
         """
         program = self._program.name
-        action = self._actions.get(key)
-        if action is None or key in COMMAND_LINE_ONLY_BY_PROGRAM.get(program, ()):
-            if not is_program_mapping and key in _keys_of_other_programs(program):
+        option = self._options.get(key)
+        if option is None or not option.in_files:
+            if not is_program_mapping and key in _programs_by_key(program):
                 return []
             raise RequestRefused(f"{place}: {self._unknown_key_message(key, is_program_mapping)}")
-        if key in COMMAND_LINE_ONLY:
-            raise RequestRefused(f"{place}: {_command_line_only_message(key)}")
-        name = config_key_of_option(action)
-        siblings = [config_key_of_option(one) for one in self._parser._actions if one.dest == action.dest]
+        name = option.key
+        siblings = [one.key for one in self._program.options if one.attribute == option.attribute]
         words: list[str] = []
         try:
-            words = _command_words_of_option(action, name, value, siblings)
+            words = _command_words_of_option(option, value, siblings)
             for some in words_in_batches(words):
                 self._parser.parse_known_args(some)
         except (RequestRefused, ValueError) as error:
             hint = "" if is_program_mapping else _hint_for_other_program(words, name, program)
             raise RequestRefused(f"{place}: {key}: {_message_without_option_and_help(str(error))}{hint}") from None
-        return [ConfigFileSetting(name, action.dest, tuple(words), value, place)]
+        return [ConfigFileSetting(name, option.attribute, tuple(words), value, place)]
 
     def _unknown_key_message(self, key: str, is_own: bool) -> str:
         """Return the message for a key in a file that this program does not accept: the reason and, if possible, the
@@ -202,40 +151,40 @@ class ConfigKeyConverter:
         """
         program, option = self._program.name, f"--{key}"
         unknown = self._program.option_advice
-        if key in COMMAND_LINE_ONLY or key in COMMAND_LINE_ONLY_BY_PROGRAM.get(program, ()):
-            return _command_line_only_message(key)
+        if key in self._options:
+            return f"{key}: cannot be set by a file; write --{key} on the command line"
+        if (owner := _programs_by_unsettable_key().get(key)) is not None:
+            return f"{key}: cannot be set by a file; write --{key} on the command line of {owner}"
         if option in unknown.by_option:
             return f"{key}: {unknown.by_option[option]}"
-        keys = [*self._actions, *(() if is_own else (*_keys_of_other_programs(program), *PROGRAMS))]
-        near = most_similar_word(key.lstrip("-").replace("_", "-"), sorted(set(keys) - COMMAND_LINE_ONLY))
+        mine = [name for name, own in self._options.items() if own.in_files]
+        keys = [*mine, *(() if is_own else (*_programs_by_key(program), *PROGRAMS))]
+        near = most_similar_word(key.lstrip("-").replace("_", "-"), sorted(set(keys)))
         hint = f"the nearest is {near}" if near else f"see {program} --show-config"
         return f"{printable_path(os.fsencode(key))}: there is no such key; {hint}"
 
 
-def _parser_options_by_key(parser: ArgumentParser) -> dict[str, Action]:
-    """Return the options of ``parser`` by their long names."""
-    return {name: action for action in parser._actions for name in long_option_names(action)}
+def _programs_by_key(without: str) -> dict[str, str]:
+    """Return the keys that files may set for programs other than ``without``, each with one program that has it."""
+    found: dict[str, str] = {}
+    for program in PROGRAMS:
+        if program != without:
+            for option in load_program(program).options:
+                for name in option.long_names if option.in_files else ():
+                    found.setdefault(name, program)
+    return found
 
 
-def _keys_of_other_programs(program: str) -> dict[str, tuple[str, ArgumentParser]]:
-    """Return the keys that files may set for programs other than ``program``.
-
-    The result maps each key to one program that has it, and to the parser of that program.
-    """
-    keys: dict[str, tuple[str, ArgumentParser]] = {}
-    for other in PROGRAMS:
-        if other != program:
-            parser = load_program(other).parser()
-            may = (set(_parser_options_by_key(parser)) - COMMAND_LINE_ONLY).difference(
-                COMMAND_LINE_ONLY_BY_PROGRAM.get(other, ())
-            )
-            keys = {**dict.fromkeys(may, (other, parser)), **keys}
-    return keys
-
-
-def _command_line_only_message(key: str) -> str:
-    """Return the error message for ``key``, an option that can be given only on the command line."""
-    return f"{key}: cannot be set by a file; write --{key} on the command line"
+def _programs_by_unsettable_key() -> dict[str, str]:
+    """Return the names of options that files may set for no program, each with a program that has it."""
+    found: dict[str, str] = {}
+    settable: set[str] = set()
+    for program in PROGRAMS:
+        for option in load_program(program).options:
+            settable.update(option.long_names if option.in_files else ())
+            for name in option.long_names:
+                found.setdefault(name, program)
+    return {name: program for name, program in found.items() if name not in settable}
 
 
 def _hint_for_other_program(words: Sequence[str], name: str, program: str) -> str:
@@ -247,11 +196,11 @@ def _hint_for_other_program(words: Sequence[str], name: str, program: str) -> st
         words: the option with its value, as words of a command line.
         name: the name of the option, without dashes.
     """
-    other, parser = _keys_of_other_programs(program).get(name, ("", None))
-    if parser is None or not words:
+    other = _programs_by_key(program).get(name)
+    if other is None or not words:
         return ""
     try:
-        parser.parse_known_args(words)
+        load_program(other).parser().parse_known_args(words)
     except RequestRefused:
         return ""
     return f"; {other} accepts it: put it below {other}: if it is meant for that program"
@@ -265,14 +214,13 @@ def _message_without_option_and_help(text: str) -> str:
     return printable_text(re.sub(r"; see \w+ --help$", "", text))
 
 
-def _command_words_of_option(action: Action, name: str, value: YamlValue, siblings: Sequence[str]) -> list[str]:
+def _command_words_of_option(option: Option, value: YamlValue, siblings: Sequence[str]) -> list[str]:
     """Return the words of a command line that set an option to the ``value`` in a file.
 
     Args:
-        action: the option.
-        name: its name, without dashes.
+        option: the option.
         value: the value in the file.
-        siblings: the names of the options that add to the same list as ``action``. An item of a list may be a mapping
+        siblings: the names of the options that add to the same list as ``option``. An item of a list may be a mapping
             with the name of a sibling as its key: so a file can contain, for example, ``--exclude`` and ``--include``
             in any order.
 
@@ -280,62 +228,49 @@ def _command_words_of_option(action: Action, name: str, value: YamlValue, siblin
     """
     if isinstance(value, YamlString) and value.plain and value in _YAML_NULL_WORDS:
         raise ValueError("has no value: write one, or leave the line out")
-    if action.nargs == 0 or (has_optional_value(action) and value in (*_YAML_TRUE_WORDS, *_YAML_FALSE_WORDS)):
-        return _command_words_of_flag(action, name, value)
-    if action.metavar == "TABLE" and isinstance(value, dict):
+    name = option.key
+    if option.takes_no_value or (option.is_value_after_equals and value in (*_YAML_TRUE_WORDS, *_YAML_FALSE_WORDS)):
+        return _command_words_of_flag(option, value)
+    if option.value == "TABLE" and isinstance(value, dict):
         return [f"--{name}={','.join(f'{size}={_require_text(count)}' for size, count in value.items())}"]
     if not isinstance(value, list):
-        return [f"--{name}={_checked_path_value(action, _require_text(value))}"]
-    if not is_value_collecting_option(action):
+        return [f"--{name}={_checked_path_value(option, _require_text(value))}"]
+    if not option.collects_values:
         raise ValueError("takes one value, and no list")
-    if not value and action.metavar == "LIST":
+    if not value and option.value == "LIST":
         raise ValueError(f"the list is empty; to select none, write the line 'no-{name.removeprefix('no-')}: all'")
     words = []
     for item in value:
-        option, text = name, item
+        word, text = name, item
         if isinstance(item, dict) and len(item) == 1:
-            ((option, text),) = item.items()
-            if option not in siblings:
+            ((word, text),) = item.items()
+            if word not in siblings:
                 raise ValueError(
-                    f"{printable_path(os.fsencode(option))}: only {', '.join(siblings)} may stand in the list"
+                    f"{printable_path(os.fsencode(word))}: only {', '.join(siblings)} may stand in the list"
                 )
-        words.append(f"--{option}={_checked_path_value(action, _require_text(text))}")
+        words.append(f"--{word}={_checked_path_value(option, _require_text(text))}")
     return words
 
 
-def _command_words_of_flag(action: Action, name: str, value: YamlValue) -> list[str]:
-    """Return the words of a command line for an option (``action``) that takes no value, or whose value may be omitted.
+def _command_words_of_flag(option: Option, value: YamlValue) -> list[str]:
+    """Return the words of a command line for an option that takes no value, or whose value may be omitted.
 
-    In a file its ``value`` is true or false, or for an option that is counted (``-v``) also 0, 1 or 2. ``name`` is its
-    name without dashes. Raise ``ValueError`` for any other value.
+    In a file its ``value`` is true or false, or for an option that is counted (``-v``) also 0, 1 or 2. Raise
+    ``ValueError`` for any other value.
     """
-    if action.const is not None and action.const is not True and action.nargs == 0:
-        raise ValueError(f"write {action.dest}: {action.const}")
+    if option.const is not None and option.takes_no_value:
+        raise ValueError(f"write {option.attribute}: {option.const}")
+    name = option.key
     is_plain = isinstance(value, YamlString) and value.plain
     if is_plain and value in _YAML_FALSE_WORDS:
         return []
     if is_plain and value in _YAML_TRUE_WORDS:
-        return [f"--{name}={action.const}" if has_optional_value(action) else f"--{name}"]
-    if not _is_counted_option(action):
+        return [f"--{name}={option.const}" if option.is_value_after_equals else f"--{name}"]
+    if option.action != "count":
         raise ValueError(f"write true or false{_found_value_message_end(value)}")
     if not (is_plain and isinstance(value, str) and value in ("0", "1", "2")):
         raise ValueError(f"write 0, 1 or 2{_found_value_message_end(value)}")
     return [f"--{name}"] * int(value)
-
-
-def has_optional_value(action: Action) -> bool:
-    """Return True for an option such as ``--inplace``: its value may be omitted, and it is not set by default."""
-    return action.nargs == "?" and action.default is None and action.choices is not None
-
-
-def _is_counted_option(action: Action) -> bool:
-    """Return True if an option (``action``) is counted each time it is given, as ``-v`` is."""
-    return type(action).__name__ == "_CountAction"
-
-
-def is_value_collecting_option(action: Action) -> bool:
-    """Return True if an option (``action``) may be given several times and collects its values."""
-    return type(action).__name__ == "_AppendAction"
 
 
 def _found_value_message_end(value: YamlValue) -> str:
@@ -356,13 +291,13 @@ def _require_text(value: YamlValue) -> str:
     return value
 
 
-def _checked_path_value(action: Action, text: str) -> str:
-    """Return ``text``, the value that a file gives to the option ``action``, unchanged after a check.
+def _checked_path_value(option: Option, text: str) -> str:
+    """Return ``text``, the value that a file gives to ``option``, unchanged after a check.
 
     Raise ``ValueError`` if the value is a path and begins with ``~`` (only a shell expands that), or is ``-``.
     """
-    if action.metavar in _PATH_METAVARS and text.startswith("~"):
+    if option.value in _PATH_PLACEHOLDERS and text.startswith("~"):
         raise ValueError(f"{printable_path(os.fsencode(text))}: only a shell expands ~; write the path in full")
-    if action.metavar in _PATH_METAVARS and text == "-":
+    if option.value in _PATH_PLACEHOLDERS and text == "-":
         raise ValueError("-: name a file; standard streams can only be named on the command line")
     return text

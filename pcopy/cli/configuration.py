@@ -17,13 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pcopy.cli.argument_types import Option
 from pcopy.cli.config_files import read_config_file
 from pcopy.cli.config_keys import (
-    PATTERN_OPTIONS,
     ConfigFileSetting,
     ConfigKeyConverter,
     ConfigurableProgram,
-    config_key_of_option,
     words_in_batches,
 )
 from pcopy.cli.programs import PROGRAMS
@@ -38,40 +37,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 
-CONFLICTING_OPTIONS: tuple[tuple[Collection[str], Collection[str]], ...] = (
-    (("no-sync",), ("verify", "repair")),
-    (("hash=none",), ("verify", "repair", "signature", "manifest")),
-    (("dry-run",), ("metrics",)),
-    (("list",), ("errors", "log", "metrics", "report")),
-    (("inplace",), ("backup",)),
-    (("inplace=sequential",), ("update", "existing=newer", "existing=skip", "existing=fail")),
-    (
-        ("compress", "decompress"),
-        (
-            *("verify", "repair", "checksum", "inplace", "direct", "drop-cache", "stripe-affinity", "group-lock"),
-            *("update", "existing=newer", "existing=skip", "existing=fail", "reflink=always"),
-        ),
-    ),
-    (("existing", "update", "checksum", "mirror"), ("existing", "update", "checksum", "mirror")),
-)
-"""Options that exclude each other: a pair of groups means that no option of one group can be used with one of the
-other.
-
-If a configuration file sets an option of one group, and a later file or the command line one of the other, the earlier
-one is ignored.
-"""
-
-_REQUIRED_OPTIONS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
-"""Options that have an effect only together with another one: the name, and the options of which one is needed.
-
-On a command line without any of these, the option is refused. In a configuration file, which is meant for many
-commands, it is ignored.
-"""
-
 ORIGIN_TEXT_OF_COMMAND_LINE = "the command line"
 """Text in messages that says where an option was set, if no file sets it (else ``FILE:LINE``)."""
-_FILTER_OPTIONS = PATTERN_OPTIONS | {"newer-than", "older-than", "larger-than", "smaller-than"}
-_OUTPUT_OPTIONS = frozenset(("errors", "log", "metrics", "report"))
 
 
 class CommandLineOption(NamedTuple):
@@ -110,7 +77,7 @@ def command_line_options(words: Sequence[str], parser: ArgumentParser) -> list[C
 
     # Replace the actions by recorders, which keep the order of the options: a namespace has no order.
     for option, action in list(parser._option_string_actions.items()):
-        about = (config_key_of_option(action) or action.dest, action.dest)
+        about = (next((word[2:] for word in action.option_strings if word[:2] == "--"), action.dest), action.dest)
         recorder = Recorder([option], action.dest, action.nargs, metavar=about)
         recorder.const = action.const
         parser._option_string_actions[option] = recorder
@@ -119,6 +86,64 @@ def command_line_options(words: Sequence[str], parser: ArgumentParser) -> list[C
         action.default = argparse.SUPPRESS
     parser.parse_known_args(words)
     return found
+
+
+class OptionRules:
+    """What the table of a program's ``options`` says about settings of files: which add up, which exclude others, and
+    which have an effect only together with another option.
+
+    - ``conflicts``: pairs of an option (its name, or its name with a value, as in ``hash=none``) and the options that
+      contradict it.
+    - ``collected``: options whose values add up: the values from all files, and then those of the command line, are
+      used. For all other options the last value replaces earlier ones.
+    - ``filters``: options that select items. ``output_files``: options that name a file to be written.
+    """
+
+    def __init__(self, options: Iterable[Option]) -> None:
+        options = list(options)
+        self.conflicts = [conflict for option in options for conflict in option.conflicts]
+        self._required = {option.key: option.requires.split() for option in options if option.requires}
+        self.filters = {option.key for option in options if option.is_filter}
+        self.collected = {option.key for option in options if option.is_filter and option.collects_values}
+        self.output_files = {option.key for option in options if option.group == "output" and option.value == "FILE"}
+
+    def are_conflicting(self, setting: ConfigFileSetting, other: ConfigFileSetting | CommandLineOption) -> bool:
+        """Return True if ``setting`` and ``other`` are options that exclude each other."""
+        if setting.name == other.name:
+            return False
+        return any(
+            (setting.is_among_options((one,)) and other.is_among_options(rest))
+            or (setting.is_among_options(rest) and other.is_among_options((one,)))
+            for one, rest in self.conflicts
+        )
+
+    def has_required(self, setting: ConfigFileSetting, others: Iterable[ConfigFileSetting | CommandLineOption]) -> bool:
+        """Return False if the setting needs another option that is not among ``others``.
+
+        On a command line without any of these, the option is refused. In a configuration file, which is meant for many
+        commands, it is ignored.
+        """
+        needed = self._required.get(setting.name)
+        return not needed or any(other.is_among_options(needed) for other in others)
+
+    def merged(
+        self, lower: Sequence[ConfigFileSetting], higher: Sequence[ConfigFileSetting]
+    ) -> list[ConfigFileSetting]:
+        """Return the settings of two sources (such as files) together; those of ``higher`` take precedence.
+
+        The result contains all settings of ``higher``. A setting of ``lower`` is left out if ``higher`` sets the same
+        option, or one that excludes it.
+        """
+        names = {setting.name for setting in higher}
+        dests = {setting.dest for setting in higher if setting.words and setting.name not in self.collected}
+        kept = [
+            setting
+            for setting in lower
+            if setting.name not in names
+            and setting.dest not in dests
+            and not any(self.are_conflicting(setting, one) for one in higher)
+        ]
+        return [*kept, *higher]
 
 
 class Configuration:
@@ -130,6 +155,7 @@ class Configuration:
 
     def __init__(self, program: ConfigurableProgram, files: Sequence[bytes]) -> None:
         self.files = files
+        self._rules = OptionRules(program.options)
         self.settings: list[ConfigFileSetting] = []
         keys = ConfigKeyConverter(program)
         for path in files:
@@ -143,7 +169,7 @@ class Configuration:
                     raise RequestRefused(f"{place}: {key}: is not a mapping of keys to values")
                 elif key == program.name:
                     own += keys.settings_in_mapping(path, value)
-            self.settings = _merge_settings(self.settings, _merge_settings(others, own))
+            self.settings = self._rules.merged(self.settings, self._rules.merged(others, own))
 
     def settings_in_effect(
         self, given: Sequence[CommandLineOption], only_dests: Collection[str] | None = None
@@ -152,15 +178,15 @@ class Configuration:
 
         ``only_dests``: the attributes (``dest``) that files may set for this command line; None: all.
         """
-        by_hand = {option.dest for option in given if option.name not in PATTERN_OPTIONS}
+        by_hand = {option.dest for option in given if option.name not in self._rules.collected}
         found = [
             setting
             for setting in self.settings
             if setting.dest not in by_hand
             and (only_dests is None or setting.dest in only_dests)
-            and not any(_are_conflicting_options(setting, option) for option in given)
+            and not any(self._rules.are_conflicting(setting, option) for option in given)
         ]
-        return [setting for setting in found if _has_required_option(setting, [*found, *given])]
+        return [setting for setting in found if self._rules.has_required(setting, [*found, *given])]
 
 
 class EffectiveOptions(NamedTuple):
@@ -210,29 +236,30 @@ def parse_with_config_files(
     counting = effective_options(program, words, files)
     settings = counting.settings
     # Files first, the command line last: for most options the last value replaces the others.
-    with _errors_with_setting_origins(settings):
+    rules = OptionRules(program.options)
+    with _errors_with_setting_origins(settings, rules):
         parser, values = program.parser(), Namespace()
         for some in (*words_in_batches(command_words_of_settings(settings)), words):
             values, _ = parser.parse_known_args(some, values)
         if settings and values.verbose and not values.quiet:
             listed = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
             print_error(program.name, f"options set by configuration files: {listed}")
-        values.filter_origins = _origins_of_filter_options(counting)
+        values.filter_origins = _origins_of_filter_options(counting, rules)
         return make(values)
 
 
-def _origins_of_filter_options(effective: EffectiveOptions) -> tuple[str, ...]:
+def _origins_of_filter_options(effective: EffectiveOptions, rules: OptionRules) -> tuple[str, ...]:
     """Return where the filters (such as ``--exclude``) are set: ``FILE:LINE``, or "the command line". Empty if no file
     sets any.
     """
-    origins = [setting.origin for setting in effective.settings if setting.name in _FILTER_OPTIONS and setting.words]
-    if origins and any(option.name in _FILTER_OPTIONS for option in effective.given):
+    origins = [setting.origin for setting in effective.settings if setting.name in rules.filters and setting.words]
+    if origins and any(option.name in rules.filters for option in effective.given):
         origins.append(ORIGIN_TEXT_OF_COMMAND_LINE)
     return tuple(origins)
 
 
 @contextmanager
-def _errors_with_setting_origins(settings: Sequence[ConfigFileSetting]) -> Iterator[None]:
+def _errors_with_setting_origins(settings: Sequence[ConfigFileSetting], rules: OptionRules) -> Iterator[None]:
     """Context manager: if its block raises ``RequestRefused``, append to the message which file and line set the
     option.
 
@@ -243,7 +270,7 @@ def _errors_with_setting_origins(settings: Sequence[ConfigFileSetting]) -> Itera
         yield
     except RequestRefused as refused:
         text = str(refused)
-        about = [setting for setting in settings if _is_message_about_setting(text, setting)]
+        about = [setting for setting in settings if _is_message_about_setting(text, setting, rules)]
         if not about:
             raise
         where = "".join(f" ({setting.name}: {setting.origin})" for setting in about)
@@ -255,7 +282,7 @@ def command_words_of_settings(settings: Iterable[ConfigFileSetting]) -> list[str
     return [word for setting in settings for word in setting.words]
 
 
-def _is_message_about_setting(text: str, setting: ConfigFileSetting) -> bool:
+def _is_message_about_setting(text: str, setting: ConfigFileSetting, rules: OptionRules) -> bool:
     """Return True if the error message ``text`` is about ``setting``.
 
     That is so if it contains the name of the option, or begins with the option's value, a path. A message that filters
@@ -263,9 +290,9 @@ def _is_message_about_setting(text: str, setting: ConfigFileSetting) -> bool:
     """
     if re.search(rf"--{re.escape(setting.name)}(?![\w-])", text):
         return True
-    if setting.name in _FILTER_OPTIONS:
+    if setting.name in rules.filters:
         return "the filters select nothing" in text
-    paths = [one for one in _text_values_of_setting(setting) if "/" in one or setting.name in _OUTPUT_OPTIONS]
+    paths = [one for one in _text_values_of_setting(setting) if "/" in one or setting.name in rules.output_files]
     return any(re.match(rf"{re.escape(printable_path(os.fsencode(path)))}[: ]", text) for path in paths)
 
 
@@ -273,38 +300,3 @@ def _text_values_of_setting(setting: ConfigFileSetting) -> list[str]:
     """Return those values of a setting that are texts; a setting may have a list of values."""
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     return [value for value in values if isinstance(value, str)]
-
-
-def _merge_settings(lower: Sequence[ConfigFileSetting], higher: Sequence[ConfigFileSetting]) -> list[ConfigFileSetting]:
-    """Return the settings of two sources (such as files) together; those of ``higher`` take precedence.
-
-    The result contains all settings of ``higher``. A setting of ``lower`` is left out if ``higher`` sets the same
-    option, or one that excludes it.
-    """
-    names = {setting.name for setting in higher}
-    dests = {setting.dest for setting in higher if setting.words and setting.name not in PATTERN_OPTIONS}
-    kept = [
-        setting
-        for setting in lower
-        if setting.name not in names
-        and setting.dest not in dests
-        and not any(_are_conflicting_options(setting, h) for h in higher)
-    ]
-    return [*kept, *higher]
-
-
-def _are_conflicting_options(setting: ConfigFileSetting, other: ConfigFileSetting | CommandLineOption) -> bool:
-    """Return True if ``setting`` and ``other`` are options that exclude each other, according to
-    ``CONFLICTING_OPTIONS``.
-    """
-    for one, another in CONFLICTING_OPTIONS:
-        for mine, theirs in ((one, another), (another, one)):
-            if setting.is_among_options(mine) and other.is_among_options(theirs) and setting.name != other.name:
-                return True
-    return False
-
-
-def _has_required_option(setting: ConfigFileSetting, others: Iterable[ConfigFileSetting | CommandLineOption]) -> bool:
-    """Return False if the setting needs another option (``_REQUIRED_OPTIONS``) that is not among ``others``."""
-    needed = _REQUIRED_OPTIONS.get(setting.name)
-    return not needed or any(other.is_among_options(needed) for other in others)

@@ -8,9 +8,9 @@ import stat
 import time
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_age
+from pcopy.cli.argument_types import Option, parse_age
 from pcopy.errors import RequestRefused
 from pcopy.jobs.paths import absolute_path
 from pcopy.jobs.suggestions import suggestion_for_missing_path
@@ -28,48 +28,6 @@ MAX_PATTERNS = 50_000
 
 Each pattern is matched against each name, and costs 4 KiB of memory and 0.25 ms at the start.
 """
-
-
-def add_filter_options(
-    parser: ArgumentParser, *, done: str, older_help: str = "only files with an mtime before WHEN"
-) -> Any:
-    """Add the options that select items to ``parser``, and return their group.
-
-    Args:
-        done: what happens to the selected items, as a participle such as "copied".
-        older_help: the help text of ``--older-than``.
-    """
-    root = "SRC" if done == "copied" else "PATH"
-    words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"
-    group = parser.add_argument_group(f"which items are {done}", words)
-    add = group.add_argument
-    add("--exclude", metavar="P", dest="patterns", action="append",
-        type=converter_for_argparse(_line_of_exclude_pattern),
-        help="leave out items that match; directories that are left out are not read")  # fmt: skip
-    add("--include", metavar="P", dest="patterns", action="append",
-        type=converter_for_argparse(_line_of_include_pattern),
-        help="select items that match, even if an earlier --exclude matches them")  # fmt: skip
-    add("--exclude-from", metavar="FILE", dest="patterns", action="append",
-        type=converter_for_argparse(_lines_of_pattern_file),
-        help="patterns, a line each, as in .gitignore (!P includes); -: from standard input")  # fmt: skip
-    add("--newer-than", metavar="WHEN", type=converter_for_argparse(parse_age_or_date), default=None,
-        help="only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
-    add("--older-than", metavar="WHEN", type=converter_for_argparse(parse_age_or_date), default=None, help=older_help)
-    add(
-        "--larger-than",
-        metavar="SIZE",
-        type=converter_for_argparse(parse_size),
-        default=None,
-        help="only files above SIZE",
-    )
-    add(
-        "--smaller-than",
-        metavar="SIZE",
-        type=converter_for_argparse(parse_size),
-        default=None,
-        help="only files below SIZE",
-    )
-    return group
 
 
 def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_selected: bool = False) -> ItemFilters:
@@ -117,6 +75,23 @@ def has_patterns_from_standard_input(words: Sequence[str], parser: ArgumentParse
         option.name == "exclude-from" and is_standard_input(option.raw_value)
         for option in command_line_options(words, parser)
     )
+
+
+def requested_path_list(file: str | None, option: str, program: str, *, nul: bool) -> str | None:
+    """Return ``file``, the value of ``--from``, unchanged after a check; None if the option is not given.
+
+    Args:
+        option: the word for the option in messages.
+        program: the name of the program, for messages.
+        nul: True if ``-0`` is given.
+
+    Raise ``RequestRefused`` if the value is empty, or if ``-0`` is given without the option.
+    """
+    if file is None and nul:
+        raise RequestRefused(f"-0 says how the paths in {option} end: give {option}, too; see {program} --help")
+    if file == "":
+        raise RequestRefused(f"{option}: the empty string names no file; write - for standard input")
+    return file
 
 
 def is_standard_input(file: str) -> bool:
@@ -254,3 +229,119 @@ def _read_pattern_file(path: bytes) -> bytes:
         if opened.is_inherited or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             _CONTENTS_OF_STREAMS_READ[stream] = contents
     return contents
+
+
+_PROGRAMS = "pcopy psync pverify prm pstripe ptar pwalk pchmod"
+_GROUP = "which items are {done}"
+
+FILTER_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--exclude",
+        _PROGRAMS,
+        _GROUP,
+        "leave out items that match; directories that are left out are not read",
+        brief="leave out what matches P, a pattern as in .gitignore",
+        action="append",
+        value="P",
+        parse=_line_of_exclude_pattern,
+        dest="patterns",
+        is_filter=True,
+    ),
+    Option(
+        "--include",
+        _PROGRAMS,
+        _GROUP,
+        "select items that match, even if an earlier --exclude matches them",
+        action="append",
+        value="P",
+        parse=_line_of_include_pattern,
+        dest="patterns",
+        is_filter=True,
+    ),
+    Option(
+        "--exclude-from",
+        _PROGRAMS,
+        _GROUP,
+        "patterns, a line each, as in .gitignore (!P includes); -: from standard input",
+        action="append",
+        value="FILE",
+        parse=_lines_of_pattern_file,
+        dest="patterns",
+        is_filter=True,
+    ),
+    Option(
+        "--newer-than",
+        _PROGRAMS,
+        _GROUP,
+        "only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)",
+        value="WHEN",
+        parse=parse_age_or_date,
+        is_filter=True,
+    ),
+    Option(
+        "--older-than",
+        _PROGRAMS,
+        _GROUP,
+        "only files with an mtime before WHEN",
+        value="WHEN",
+        parse=parse_age_or_date,
+        is_filter=True,
+        with_commands="discard",
+        variants={
+            "pcopy psync": {
+                "help": "only files with an mtime before WHEN; with --discard: jobs that no run has worked on since"
+            },
+            "prm": {"help": "only items, also directories, with an mtime before WHEN"},
+        },
+    ),
+    Option("--larger-than", _PROGRAMS, _GROUP, "only files above SIZE", value="SIZE", parse=parse_size, is_filter=True),
+    Option(
+        "--smaller-than", _PROGRAMS, _GROUP, "only files below SIZE", value="SIZE", parse=parse_size, is_filter=True
+    ),
+    Option(
+        "--from --files-from",
+        "pcopy ptar prm pwalk pchmod",
+        "what is {done}",
+        "only what FILE lists is {done} (-: standard input): one path per line, or a listing that pwalk has saved",
+        brief="only what FILE lists",
+        value="FILE",
+        dest="listing",
+        in_files=False,
+        variants={
+            "pcopy": {
+                "dest": "files_from",
+                "brief": "",
+                "group": _GROUP,
+                "help": "copy what FILE lists (-: standard input), a path below SRC on each "
+                "line, and the directories that lead there; a directory that is listed is copied whole",
+            },
+            "ptar": {
+                "words": "-T --from --files-from",
+                "brief": "",
+                "group": "what to do",
+                "help": "-c: archive only what FILE lists (-: standard input), each directory with all that is in it; "
+                "FILE has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the "
+                "MEMBERs",
+            },
+            "pwalk": {"group": "what is walked"},
+        },
+    ),
+    Option(
+        "-0 --null --from0",
+        "pcopy ptar prm pwalk pchmod",
+        "what is {done}",
+        "the paths in --from end with a NUL, as find -print0 writes them",
+        dest="nul",
+        in_files=False,
+        variants={
+            "pcopy": {
+                "group": _GROUP,
+                "dest": "nul_separated",
+                "help": "paths in --from end with a NUL, as find -print0 writes them",
+            },
+            "ptar": {"group": "what to do", "help": "the paths in -T end with a NUL, as find -print0 writes them"},
+            "pwalk": {"group": "what is walked"},
+        },
+    ),
+)
+"""The options that select items, and those that name a list of paths."""

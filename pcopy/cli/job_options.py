@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import (
-    converter_for_argparse,
+    Option,
     parse_non_negative,
     parse_positive,
     parse_positive_size,
@@ -42,8 +42,8 @@ JOB_COMMAND_USAGES = (
 )
 """The forms of the command line that act on stored jobs."""
 
-_OUTPUT_OPTIONS = frozenset(("json", "quiet", "verbose", "config", "insecure_links"))
-"""Options that may be given together with any command on stored jobs, as attributes of argparse's namespace."""
+JOB_COMMANDS = ("resume", "jobs", "discard", "control")
+"""The commands on stored jobs: the options that request them, as attributes of argparse's namespace."""
 _CONTROL_WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
 _CONTROL_CONVERTERS: dict[str, Callable[[str], int]] = {
     "bwlimit": parse_rate,
@@ -51,59 +51,26 @@ _CONTROL_CONVERTERS: dict[str, Callable[[str], int]] = {
     "active": parse_positive,
 }
 """The words of ``--control`` that have a value (``WORD=VALUE``), with the function that converts the value."""
-OPTIONS_ALLOWED_ON_RESUME = _OUTPUT_OPTIONS | {
-    *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
-    *("bwlimit", "oplimit", "force"),
-    *("in_flight", "checkpoint_interval", "checkpoint_store", "spool", "memory", "metrics", "report"),
-}
-"""Options that may be given with ``--resume``, because they do not affect the copies; as attributes of argparse's
-namespace.
-"""
-
-OPTIONS_BY_JOB_COMMAND: dict[str, frozenset[str]] = {
-    "resume": OPTIONS_ALLOWED_ON_RESUME,
-    "jobs": _OUTPUT_OPTIONS,
-    "discard": _OUTPUT_OPTIONS | {"older_than"},
-    "control": _OUTPUT_OPTIONS,
-}
-"""Options that may be given with each command on stored jobs, as attributes of argparse's namespace."""
 
 
-def add_job_options(parser: ArgumentParser) -> None:
-    """Add the options about stored jobs (recording, resuming, listing, discarding) to ``parser``."""
-    from pcopy.jobs.lifecycle import CheckpointSettings
-    from pcopy.tools.arguments import ONLY_UNFINISHED_JOB
+def options_with_command(options: Sequence[Option], command: str) -> frozenset[str]:
+    """Return those of ``options`` that may be given with a ``command`` on stored jobs (one of ``JOB_COMMANDS``), as
+    attributes of argparse's namespace.
+    """
+    return frozenset(option.attribute for option in options if command in option.with_commands.split())
 
-    add = parser.add_argument_group("resuming jobs after an interruption").add_argument
-    defaults = CheckpointSettings()
-    add("--resume", metavar="JOB|DIR", nargs="?", type=converter_for_argparse(_parse_path),
-        const=ONLY_UNFINISHED_JOB, default=None,
-        help="resume an unfinished job, by name or directory (default: the only one)")  # fmt: skip
-    add("--jobs", action="store_true",
-        help="list unfinished jobs, and the progress of running ones, but not those of --checkpoint DIR")  # fmt: skip
-    add("--control", metavar="JOB", type=converter_for_argparse(_parse_path), default=None,
-        help="change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only N ranks take "
-        "work), pause, resume; several words at once")  # fmt: skip
-    add("--discard", metavar="JOB", nargs="*", action="extend", type=converter_for_argparse(_parse_path), default=None,
-        help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
-    add("--checkpoint", metavar="DIR", type=converter_for_argparse(_parse_path), default=None,
-        help="store the job in this directory, and resume a job that is stored there; none: store no job "
-        "(default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)")  # fmt: skip
-    add("--checkpoint-interval", metavar="SECONDS", type=converter_for_argparse(parse_seconds),
-        default=defaults.interval,
-        help="longest time between two checkpoints (default 60); the first ones come sooner")  # fmt: skip
-    add("--checkpoint-store", choices=CHECKPOINT_STORE_CHOICES, metavar="HOW", default=defaults.store,
-        help="where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in "
-        "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
-    add("--spool", metavar="DIR", type=converter_for_argparse(_parse_path), default=None,
-        help="directory on each host for waiting tasks that do not fit into memory")  # fmt: skip
-    add("--memory", metavar="SIZE", type=converter_for_argparse(partial(parse_positive_size, what="work needs")),
-    default=defaults.memory,
-        help="maximum bytes of waiting tasks in the memory of each host")  # fmt: skip
+
+def changeable_fields(options: Sequence[Option]) -> dict[str, str]:
+    """Return those of ``options`` whose stored value ``--resume`` replaces: the attribute of argparse's namespace, and
+    the field of the job's options.
+    """
+    found = [option for option in options if option.field and "resume" in option.with_commands.split()]
+    return {option.attribute: option.field for option in found}
 
 
 def checkpoint_settings(values: Namespace) -> CheckpointSettings:
     """Return how and where the job records its progress, from the parsed options ``values``. All paths are absolute."""
+
     from pcopy.jobs.lifecycle import CheckpointSettings
 
     if values.checkpoint_store == "lmdb":
@@ -120,7 +87,11 @@ def checkpoint_settings(values: Namespace) -> CheckpointSettings:
 
 
 def requested_job_command(
-    values: Namespace, operands: Sequence[bytes], words: Sequence[str], new_parser: Callable[[], ArgumentParser]
+    values: Namespace,
+    operands: Sequence[bytes],
+    words: Sequence[str],
+    new_parser: Callable[[], ArgumentParser],
+    options: Sequence[Option],
 ) -> StoredJobRequest:
     """Return the command on stored jobs that the options request (such as ``--resume``); an empty
     ``StoredJobRequest()`` if they request a copy.
@@ -130,13 +101,14 @@ def requested_job_command(
         operands: the arguments that are no options.
         words: the options as they were written.
         new_parser: returns a new parser, with which ``words`` are parsed again.
+        options: the options of the program.
 
     Raise ``RequestRefused``, naming the option, for a combination that is not possible.
     """
     from pcopy.jobs.control import ControlRequest
     from pcopy.tools.arguments import StoredJobRequest
 
-    modes = [mode for mode in OPTIONS_BY_JOB_COMMAND if getattr(values, mode) not in (None, False)]
+    modes = [mode for mode in JOB_COMMANDS if getattr(values, mode) not in (None, False)]
     if not modes:
         return StoredJobRequest()
     mode = modes[0]
@@ -158,9 +130,9 @@ def requested_job_command(
                 f"--resume takes a job, not SRC and DST: leave out {printable_path(operands[0])}; {way}"
             )
         raise RequestRefused(f"--{mode} takes no SRC or DST: leave out {printable_path(operands[0])}")
-    given = _spellings_of_given_options(words, new_parser())
+    given, accepted = _spellings_of_given_options(words, new_parser()), options_with_command(options, mode)
     for name, option in given.items():
-        if name != mode and name not in OPTIONS_BY_JOB_COMMAND[mode]:
+        if name != mode and name not in accepted:
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise RequestRefused(f"{option} cannot be given with --{mode}: {why}; leave it out")
     older_than = None if values.older_than is None else age_in_seconds(values.older_than)
@@ -222,3 +194,99 @@ def _parse_path(text: str) -> bytes:
     if not text:
         raise ValueError("the empty string names nothing")
     return os.fsencode(text)
+
+
+JOB_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--resume",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "resume an unfinished job, by name or directory (default: the only one)",
+        brief="go on with an unfinished job",
+        value="JOB|DIR",
+        parse=_parse_path,
+        nargs="?",
+        const=b"",
+        in_files=False,
+    ),
+    Option(
+        "--jobs",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "list unfinished jobs, and the progress of running ones, but not those of --checkpoint DIR",
+        brief="list unfinished jobs",
+        in_files=False,
+    ),
+    Option(
+        "--control",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only N "
+        "ranks take work), pause, resume; several words at once",
+        value="JOB",
+        parse=_parse_path,
+        in_files=False,
+    ),
+    Option(
+        "--discard",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "remove unfinished jobs, by their names or directories, and their temporary files",
+        action="extend",
+        value="JOB",
+        parse=_parse_path,
+        nargs="*",
+        in_files=False,
+    ),
+    Option(
+        "--checkpoint",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "store the job in this directory, and resume a job that is stored there; none: store no "
+        "job (default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)",
+        value="DIR",
+        parse=_parse_path,
+    ),
+    Option(
+        "--checkpoint-interval",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "longest time between two checkpoints (default 60); the first ones come sooner",
+        value="SECONDS",
+        parse=parse_seconds,
+        default=60.0,
+        with_commands="resume",
+    ),
+    Option(
+        "--checkpoint-store",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "where tasks wait until they run: auto (default: in memory; what does not fit goes to a "
+        "database in --spool), pickle (the same with plain files), lmdb (in a database from the "
+        "start)",
+        value="HOW",
+        choices=CHECKPOINT_STORE_CHOICES,
+        default=CHECKPOINT_STORE_CHOICES[0],
+        with_commands="resume",
+    ),
+    Option(
+        "--spool",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "directory on each host for waiting tasks that do not fit into memory",
+        value="DIR",
+        parse=_parse_path,
+        with_commands="resume",
+    ),
+    Option(
+        "--memory",
+        "pcopy psync",
+        "resuming jobs after an interruption",
+        "maximum bytes of waiting tasks in the memory of each host",
+        value="SIZE",
+        parse=partial(parse_positive_size, what="work needs"),
+        default=0,
+        with_commands="resume",
+    ),
+)
+"""The options on stored jobs."""

@@ -5,31 +5,59 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_non_negative
+from pcopy.cli.argument_types import Option, parse_non_negative
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
 
-def add_mirror_options(parser: ArgumentParser) -> None:
-    """Add the options on mirroring and backups to ``parser``."""
-    words = "for a SRC that is a directory with a trailing slash, or with -T"
-    add = parser.add_argument_group("mirroring", words).add_argument
-    add("--mirror", action="store_true",
-        help="make DST equal to SRC: the same as --existing changed --delete")  # fmt: skip
-    add("--delete", action="store_true",
-        help="delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is "
-        "deleted")  # fmt: skip
-    add("--max-delete", metavar="N", type=converter_for_argparse(parse_non_negative), default=None,
-        help="delete nothing if more than N items would have to be deleted")  # fmt: skip
-    add("--delete-all", action="store_true",
-        help="delete even if SRC is empty; otherwise that is refused, since an empty SRC may be a mount point "
-        "whose file system is not mounted")  # fmt: skip
-
-    add("--backup", metavar="DIR",
-        help="move items to the same path below DIR before they are replaced or deleted; DIR is below DST unless it "
-        "begins with a slash, and must be on the file system of DST")  # fmt: skip
+MIRROR_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--mirror",
+        "pcopy psync",
+        "mirroring",
+        "make DST equal to SRC: the same as --existing changed --delete",
+        brief="make DST equal to SRC; delete what SRC lacks",
+        in_files=False,
+        variants={"psync": {"brief": ""}},
+    ),
+    Option(
+        "--delete",
+        "pcopy psync",
+        "mirroring",
+        "delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is deleted",
+        in_files=False,
+    ),
+    Option(
+        "--max-delete",
+        "pcopy psync",
+        "mirroring",
+        "delete nothing if more than N items would have to be deleted",
+        value="N",
+        parse=parse_non_negative,
+        requires="delete mirror",
+        variants={"psync": {"brief": "delete nothing if more than N items would be deleted"}},
+    ),
+    Option(
+        "--delete-all",
+        "pcopy psync",
+        "mirroring",
+        "delete even if SRC is empty; otherwise that is refused, since an empty SRC may be a "
+        "mount point whose file system is not mounted",
+        in_files=False,
+    ),
+    Option(
+        "--backup",
+        "pcopy psync",
+        "mirroring",
+        "move items to the same path below DIR before they are replaced or deleted; DIR is below "
+        "DST unless it begins with a slash, and must be on the file system of DST",
+        value="DIR",
+        variants={"psync": {"brief": "keep what is replaced or deleted below DIR"}},
+    ),
+)
+"""The options on mirroring and backups."""
 
 
 def deletion_option_fields(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:

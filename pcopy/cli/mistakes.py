@@ -58,8 +58,6 @@ PCOPY_ADVICE: Mapping[str, str] = {
     "--log-file": "write --log FILE",
     "-j": "write -n N",
     "-V": "write --version",
-    "--from": "write --files-from LIST",
-    "--null": "write --from0 together with --files-from LIST",
     "--zstd": "write --compress zstd",
     "--delete-excluded": "items that a filter excludes are never deleted; remove them with prm",
     **dict.fromkeys(
@@ -126,11 +124,6 @@ ADVICE_OF_PVERIFY = UnknownOptionAdvice(
     },
 )
 
-_LIST_ADVICE = {
-    "--files-from": "write --from LIST, as pwalk writes it",
-    "--from0": "write -0 together with --from LIST",
-}
-
 ADVICE_OF_PRM = UnknownOptionAdvice(
     "prm",
     {
@@ -140,7 +133,6 @@ ADVICE_OF_PRM = UnknownOptionAdvice(
         "--input": "write --from LIST, as pwalk writes it",
         **dict.fromkeys(("-l", "--lite", "--aggressive"), "prm has one way to remove; leave it out"),
         "--match": "write --exclude P and --include P, patterns as in .gitignore",
-        **_LIST_ADVICE,
         "--one-file-system": "prm does that by default; leave it out",
         **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "the root directory is never removed; leave it out"),
     },
@@ -170,7 +162,6 @@ ADVICE_OF_PCHMOD = UnknownOptionAdvice(
         "-g": "write --group GROUP",
         "-i": "pchmod asks nothing; leave it out, or write --dry-run",
         **dict.fromkeys(("--chown", "-o"), "write --owner USER[:GROUP]"),
-        **_LIST_ADVICE,
     },
 )
 
@@ -275,8 +266,6 @@ ADVICE_OF_PTAR = UnknownOptionAdvice(
         **dict.fromkeys(("--no-xattrs", "--no-acls", "--xattrs-exclude", "--hard-dereference"), _USE_TAR),
         **dict.fromkeys(("--transform", "--xform", "-s"), "names change only by --strip-components N; use tar"),
         "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
-        "--from": "write -T LIST",
-        "--from0": "write --null together with -T LIST",
         **dict.fromkeys(("--verbatim-files-from", "--recursion", "--no-null", "--no-unquote", "--seek"),
             "that is the default; leave it out"),
         "--no-recursion": "a directory is archived with all that is in it; list its files with -T",
@@ -320,7 +309,6 @@ ADVICE_OF_PWALK = UnknownOptionAdvice(
         **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it with one dash, as for find"),
         "--distribution": "write --summary, which shows sizes and ages",
         "--csv": "write --output FILE.csv",
-        **_LIST_ADVICE,
     },
 )
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_rate
+from pcopy.cli.argument_types import Option
 from pcopy.cli.common_options import (
-    add_output_options,
-    add_termination_option,
+    COMMON_OPTIONS,
     output_settings,
     refuse_invalid_file_names,
 )
@@ -17,16 +16,30 @@ from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import BroadcastArguments
 
 
+PBCAST_OPTIONS: tuple[Option, ...] = (
+    Option("--no-sync", "pbcast", "operation", "do not wait until the files are on stable storage of each host"),
+    Option(
+        "--fsync",
+        "pbcast",
+        "operation",
+        "write each file to stable storage before it gets its name",
+        brief="write each file to storage before it gets its name",
+    ),
+)
+"""The options that only ``pbcast`` has."""
+
+
 class PbcastCommandLine(ProgramCommandLine):
     """The command line of ``pbcast``."""
 
-    flag_letters = "qvh"
+    option_tables = (PBCAST_OPTIONS, COMMON_OPTIONS)
+    work, done = "send", "sent"
     option_advice = ADVICE_OF_PBCAST
     usage = "pbcast [options] FILE... DIR"
     description = """\
@@ -76,20 +89,6 @@ exit status:
             termination=values.termination,
             output=output_settings(values),
         )
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        how = parser.add_argument_group("operation")
-        how.add_argument("--dry-run", action="store_true",
-            help="check that each host has DIR and enough free space in it; write nothing")  # fmt: skip
-        how.add_argument("--no-sync", action="store_true",
-            help="do not wait until the files are on stable storage of each host")  # fmt: skip
-        how.add_argument(
-            "--fsync", action="store_true", help="write each file to stable storage before it gets its name"
-        )
-        how.add_argument("--bwlimit", metavar="RATE", type=converter_for_argparse(parse_rate), default=0,
-            help="bytes per second that each host receives: a SIZE, as in 500M (default: no limit)")  # fmt: skip
-        add_termination_option(how)
-        add_output_options(parser)
 
 
 PBCAST = PbcastCommandLine()

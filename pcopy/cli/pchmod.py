@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_owner
-from pcopy.cli.common_options import add_output_options
-from pcopy.cli.filter_options import add_filter_options
+from pcopy.cli.argument_types import Option, parse_owner
+from pcopy.cli.common_options import COMMON_OPTIONS
+from pcopy.cli.filter_options import FILTER_OPTIONS
 from pcopy.cli.mistakes import ADVICE_OF_PCHMOD
 from pcopy.cli.tree_program import TreeProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import ChmodArguments
@@ -26,10 +26,64 @@ _UNCHANGED_OWNER = (-1, -1)
 """The value of ``--owner`` if it is not given: user and group ID that mean "leave unchanged"."""
 
 
+def _parse_group(text: str) -> int:
+    """Return the ID of the group ``text``. Raise ``ValueError`` if there is no such group."""
+    return parse_owner(f":{text}")[1]
+
+
+PCHMOD_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--mode",
+        "pchmod",
+        "what is changed",
+        "the mode, as in chmod (u+rwX,go-w; 0750), if it is not written before PATH",
+        brief="the mode, if it is not written before PATH",
+        value="MODE",
+        in_files=False,
+    ),
+    Option(
+        "--reference", "pchmod", "what is changed", "set the mode of FILE, as in chmod", value="FILE", in_files=False
+    ),
+    Option(
+        "--owner",
+        "pchmod",
+        "what is changed",
+        "the owner (a name or a number), and optionally the group, as in chown",
+        brief="the owner, and optionally the group, as in chown",
+        value="USER[:GROUP]",
+        parse=parse_owner,
+        default=_UNCHANGED_OWNER,
+        in_files=False,
+    ),
+    Option(
+        "--group",
+        "pchmod",
+        "what is changed",
+        "the group (a name or a number)",
+        brief="the group",
+        value="GROUP",
+        parse=_parse_group,
+        default=-1,
+        in_files=False,
+    ),
+    Option(
+        "--acl-from",
+        "pchmod",
+        "what is changed",
+        "the ACL of FILE; if FILE is a directory, directories also get its default ACL",
+        brief="the ACL of FILE",
+        value="FILE",
+        in_files=False,
+    ),
+)
+"""The options that only ``pchmod`` has."""
+
+
 class PchmodCommandLine(TreeProgramCommandLine):
     """The command line of ``pchmod``."""
 
-    flag_letters = "Rqvh0"
+    option_tables = (PCHMOD_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
+    work, done = "change", "changed"
     option_advice = ADVICE_OF_PCHMOD
     usage = """\
 pchmod [options] MODE PATH...
@@ -71,29 +125,6 @@ exit status:
         if access and mode:
             raise RequestRefused("--acl-from gives the permissions, too: leave MODE out")
         return ChmodArguments(self.tree_arguments(values, paths, "changed"), (mode, owner, group, access, default))
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is changed").add_argument
-        add("--mode", metavar="MODE", default=None,
-            help="the mode, as in chmod (u+rwX,go-w; 0750), if it is not written before PATH")  # fmt: skip
-        add("--reference", metavar="FILE", default=None, help="set the mode of FILE, as in chmod")
-        add("--owner", metavar="USER[:GROUP]", type=converter_for_argparse(parse_owner), default=_UNCHANGED_OWNER,
-            help="the owner (a name or a number), and optionally the group, as in chown")  # fmt: skip
-        add(
-            "--group",
-            metavar="GROUP",
-            type=converter_for_argparse(_parse_group),
-            default=-1,
-            help="the group (a name or a number)",
-        )
-        add("--acl-from", metavar="FILE", default=None,
-            help="the ACL of FILE; if FILE is a directory, directories also get its default ACL")  # fmt: skip
-        self.add_path_list_options(add, "changed")
-        add("--dry-run", action="store_true", help="list what would be changed, and how; change nothing")
-        add("-R", "--recursive", action="store_true", help="no effect: trees are changed by default")
-        add_filter_options(parser, done="changed")
-        self.add_process_and_limit_options(parser, "change")
-        add_output_options(parser, has_item_log=True)
 
 
 class _ModeAndPaths(NamedTuple):
@@ -206,11 +237,6 @@ def _read_acls(file: str | None) -> tuple[bytes, bytes]:
                     why = f"cannot read its ACL: {error.strerror}"
                     raise RequestRefused(f"--acl-from {printable_path(os.fsencode(file))}: {why}") from None
     return found[ACCESS_ACL_XATTR], found[DEFAULT_ACL_XATTR]
-
-
-def _parse_group(text: str) -> int:
-    """Return the ID of the group ``text``. Raise ``ValueError`` if there is no such group."""
-    return parse_owner(f":{text}")[1]
 
 
 PCHMOD = PchmodCommandLine()

@@ -7,40 +7,33 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import (
-    converter_for_argparse,
-    parse_compression,
-)
+from pcopy.cli.argument_types import DIRECTORY_PLACEHOLDERS, FILE_PLACEHOLDERS, Option
 from pcopy.cli.common_options import (
-    add_output_options,
+    COMMON_OPTIONS,
     checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
     refuse_unused_stripe_table,
 )
-from pcopy.cli.copy_options import (
-    IGNORED_LETTERS,
-    add_attribute_options,
-    add_common_options,
-    add_lustre_options,
-    add_tuning_options,
-    add_verification_options,
-)
+from pcopy.cli.copy_options import COPY_OPTIONS
 from pcopy.cli.filter_options import (
-    add_filter_options,
+    FILTER_OPTIONS,
     has_patterns_from_standard_input,
     is_standard_input,
+    requested_path_list,
     requested_selection,
 )
 from pcopy.cli.job_options import (
     JOB_COMMAND_USAGES,
+    JOB_COMMANDS,
+    JOB_OPTIONS,
     NO_CHECKPOINT_WORD,
-    OPTIONS_BY_JOB_COMMAND,
-    add_job_options,
+    changeable_fields,
     checkpoint_settings,
+    options_with_command,
     requested_job_command,
 )
-from pcopy.cli.mirror_options import add_mirror_options, deletion_option_fields
+from pcopy.cli.mirror_options import MIRROR_OPTIONS, deletion_option_fields
 from pcopy.cli.mistakes import ADVICE_OF_PCOPY
 from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
@@ -63,27 +56,18 @@ if TYPE_CHECKING:
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import CopyArguments
 
-_OPTIONS_WITH_PATHS = (
-    "errors",
-    "signature",
-    "manifest",
-    "metrics",
-    "report",
-    "log",
-    "config",
-    "exclude-from",
-    "files-from",
-    "checkpoint",
-)
-"""Options whose values are paths. If another option has an existing path as its value, the user has probably forgotten
-its value.
-"""
-
 
 class PcopyCommandLine(ProgramCommandLine):
     """The command line of ``pcopy``."""
 
-    flag_letters = f"aRrLxTuqvh{IGNORED_LETTERS}"
+    option_tables: tuple[tuple[Option, ...], ...] = (
+        COMMON_OPTIONS,
+        FILTER_OPTIONS,
+        COPY_OPTIONS,
+        MIRROR_OPTIONS,
+        JOB_OPTIONS,
+    )
+    work, done, operand = "copy", "copied", "SRC"
     option_advice = ADVICE_OF_PCOPY
     main_usage = "pcopy [options] SRC... DST"
     """The form of the command line that copies; messages quote it."""
@@ -140,7 +124,8 @@ exit status:
         None means all. If ``given`` contains a command on stored jobs, only the few options that such a command accepts
         may be set: a resumed job keeps its own options, and the other commands copy nothing.
         """
-        return next((may - {"older_than"} for mode, may in OPTIONS_BY_JOB_COMMAND.items() if mode in given), None)
+        command = next((command for command in JOB_COMMANDS if command in given), None)
+        return None if command is None else options_with_command(self.options, command) - {"older_than"}
 
     def arguments_from_options(
         self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
@@ -151,7 +136,7 @@ exit status:
             raise RequestRefused(f"-t: write DST last: {self.main_usage}; rsync's -t is the default: leave it out")
         refuse_unused_stripe_table(values)
         refuse_invalid_file_names(values, "signature", "manifest", "errors", "log")
-        asked = requested_job_command(values, paths, words, self.parser)
+        asked = requested_job_command(values, paths, words, self.parser, self.options)
         if asked.is_any_command_requested:
             paths = (b"",)  # A command on stored jobs has no SRC, and an empty DST.
         elif not paths:
@@ -216,6 +201,7 @@ exit status:
             job_request=asked,
             force=values.force,
             program=self.name,
+            changeable_fields=changeable_fields(self.options),
         )
 
     def _path_as_value_hint(self, words: Sequence[str]) -> str:
@@ -226,45 +212,13 @@ exit status:
         """
         from pcopy.cli.configuration import command_line_options
 
+        placeholders = (*FILE_PLACEHOLDERS, *DIRECTORY_PLACEHOLDERS)
+        with_paths = {option.key for option in self.options if option.value in placeholders}
         for option in command_line_options(words, self.parser()):
             value = os.fsencode(option.raw_value) if isinstance(option.raw_value, str) else b""
-            if os.path.isdir(value) or (os.path.lexists(value) and option.name not in _OPTIONS_WITH_PATHS):
+            if os.path.isdir(value) or (os.path.lexists(value) and option.name not in with_paths):
                 return f" (--{option.name} has taken {printable_path(value)} as its value)"
         return ""
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        """Add the options of ``pcopy`` to ``parser``, in the groups and the order of the help."""
-        add_common_options(parser, self.name)
-        older = "only files with an mtime before WHEN; with --discard: jobs that no run has worked on since"
-        self.add_path_list_options(add_filter_options(parser, done="copied", older_help=older))
-        add_mirror_options(parser)
-        self.add_compression_options(parser)
-        add_attribute_options(parser)
-        add_verification_options(parser)
-        add_job_options(parser)
-        add_output_options(parser, has_item_log=True)
-        add_tuning_options(parser)
-        add_lustre_options(parser)
-
-    def add_path_list_options(self, group: Any) -> None:
-        """Add ``--files-from`` and ``-0``, which name a list of paths to copy, to a ``group`` of options."""
-        add = group.add_argument
-        add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
-            "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
-        add("-0", "--from0", dest="nul_separated", action="store_true",
-            help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
-        # argparse takes words such as -1 for options if the parser has an option like -0. That is not intended here.
-        group._has_negative_number_optionals.clear()
-
-    def add_compression_options(self, parser: ArgumentParser) -> None:
-        """Add the options that compress and decompress files."""
-        add = parser.add_argument_group(
-            "compressing", "regular files are written in another form, under another name"
-        ).add_argument
-        add("--compress", metavar="HOW", type=converter_for_argparse(parse_compression), default=None,
-            help="write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, "
-            "default 3)")  # fmt: skip
-        add("--decompress", action="store_true", help="write each regular file NAME.zst as NAME; others are copied")
 
 
 def _hint_about_quoted_src_and_dst(path: bytes) -> str:
@@ -334,13 +288,9 @@ def _path_of_path_list(values: Namespace, words: Sequence[str], new_parser: Call
     the value of ``--files-from`` is empty, if ``-0`` is given without it, or if patterns are also read from standard
     input.
     """
-    name = values.files_from
+    name = requested_path_list(values.files_from, "--files-from", "pcopy", nul=values.nul_separated)
     if name is None:
-        if values.nul_separated:
-            raise RequestRefused("-0 says how the paths in --files-from end: give --files-from, too; see pcopy --help")
         return b""
-    if not name:
-        raise RequestRefused("--files-from: the empty string names no file; see pcopy --help")
     if is_standard_input(name) and has_patterns_from_standard_input(words, new_parser()):
         raise RequestRefused(
             "--files-from - and --exclude-from - both read standard input: name a file for one of them"

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import (
     MAX_IN_FLIGHT,
-    converter_for_argparse,
+    Option,
     parse_number_in_range,
     parse_positive,
     parse_positive_size,
     parse_seconds,
 )
 from pcopy.cli.common_options import (
-    add_output_options,
-    add_ranks_option,
-    add_termination_option,
+    COMMON_OPTIONS,
     output_settings,
     refuse_invalid_file_names,
 )
@@ -27,7 +25,7 @@ from pcopy.fsio.backend.choose import backend_name
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import BenchArguments
@@ -47,10 +45,124 @@ _MEMORY_PAGE_SIZE = 4096
 """The size of a page in bytes: with ``--direct`` (O_DIRECT) sizes must be multiples of it."""
 
 
+def parse_measurement_names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list of measurements. Raise ``ValueError`` for an unknown one."""
+    chosen = tuple(text.split(","))
+    for name in chosen:
+        if name not in BENCHMARK_TEST_NAMES:
+            raise ValueError(f"'{name}' is not one of {', '.join(BENCHMARK_TEST_NAMES)}")
+    return chosen
+
+
+def parse_block_sizes(text: str) -> tuple[int, ...]:
+    """Return the sizes in a comma-separated list, in bytes, each once. Raise ``ValueError`` for an invalid one."""
+    return tuple(dict.fromkeys(parse_positive_size(word, "a block holds") for word in text.split(",")))
+
+
+def parse_in_flight_count(text: str) -> int:
+    """Return the number in ``text``, the value of ``--in-flight``.
+
+    Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``.
+    """
+    number = parse_number_in_range(text, 1, MAX_IN_FLIGHT)
+    if number is None:
+        raise ValueError(f"not a number from 1 to {MAX_IN_FLIGHT}")
+    return number
+
+
+PDBENCH_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--tests",
+        "pdbench",
+        "what is measured",
+        f"tests to run, separated by commas: some of {', '.join(BENCHMARK_TEST_NAMES)} (default: all)",
+        brief="tests to run, such as create,stat (default: all)",
+        value="LIST",
+        parse=parse_measurement_names,
+        list_words=lambda: BENCHMARK_TEST_NAMES,
+        default=(),
+    ),
+    Option(
+        "--files",
+        "pdbench",
+        "what is measured",
+        f"maximum number of files created per rank (default {DEFAULT_NUMBER_OF_FILES:,})",
+        brief="files created per rank, at most",
+        value="N",
+        parse=parse_positive,
+        default=DEFAULT_NUMBER_OF_FILES,
+    ),
+    Option(
+        "--size",
+        "pdbench",
+        "what is measured",
+        "maximum number of bytes written per rank (default 32M)",
+        brief="bytes written per rank, at most",
+        value="SIZE",
+        parse=lambda text: parse_positive_size(text, "a file holds"),
+        default=DEFAULT_FILE_SIZE,
+    ),
+    Option(
+        "--blocks",
+        "pdbench",
+        "what is measured",
+        "bytes of one write or read, or several sizes, separated by commas (default 64K,1M,8M)",
+        value="LIST",
+        parse=parse_block_sizes,
+        default=DEFAULT_BLOCK_SIZES,
+    ),
+    Option(
+        "--direct",
+        "pdbench",
+        "what is measured",
+        "write and read without the page cache (O_DIRECT)",
+        brief="without the page cache",
+    ),
+    Option(
+        "--time",
+        "pdbench",
+        "what is measured",
+        f"longest duration of each measurement (default {DEFAULT_SECONDS})",
+        brief="longest duration of each measurement",
+        value="SECONDS",
+        parse=parse_seconds,
+        default=DEFAULT_SECONDS,
+    ),
+    Option(
+        "--repeat",
+        "pdbench",
+        "what is measured",
+        f"make all measurements N times, and use the median of each (default {DEFAULT_REPEATS})",
+        value="N",
+        parse=parse_positive,
+        default=DEFAULT_REPEATS,
+    ),
+    Option(
+        "--in-flight",
+        "pdbench",
+        "operation",
+        f"measure with 1, 4 and so on up to N operations in progress in each rank (default {DEFAULT_MAX_IN_FLIGHT})",
+        value="N",
+        parse=parse_in_flight_count,
+    ),
+    Option(
+        "--svg",
+        "pdbench",
+        "charts",
+        "draw the rates as charts in FILE, whose name ends in .svg",
+        brief="draw the rates as charts in FILE",
+        value="FILE",
+        in_files=False,
+    ),
+)
+"""The options that only ``pdbench`` has."""
+
+
 class PdbenchCommandLine(ProgramCommandLine):
     """The command line of ``pdbench``."""
 
-    flag_letters = "qvh"
+    option_tables = (PDBENCH_OPTIONS, COMMON_OPTIONS)
+    work, done = "measure; 1, 2, 4 and so on up to N are tried", "measured"
     option_advice = ADVICE_OF_PDBENCH
     usage = "pdbench [options] DIR"
     description = """\
@@ -124,72 +236,6 @@ exit status:
             termination=values.termination,
             output=output_settings(values),
         )
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is measured").add_argument
-        add("--tests", metavar="LIST", default=(),
-            type=converter_for_argparse(parse_measurement_names, lambda: BENCHMARK_TEST_NAMES),
-            help=f"tests to run, separated by commas: some of {', '.join(BENCHMARK_TEST_NAMES)} "
-            "(default: all)")  # fmt: skip
-        add("--files", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_NUMBER_OF_FILES,
-            help=f"maximum number of files created per rank (default {DEFAULT_NUMBER_OF_FILES:,})")  # fmt: skip
-        add("--size", metavar="SIZE",
-            type=converter_for_argparse(lambda text: parse_positive_size(text, "a file holds")),
-        default=DEFAULT_FILE_SIZE,
-            help="maximum number of bytes written per rank (default 32M)")  # fmt: skip
-        add("--blocks", metavar="LIST", type=converter_for_argparse(parse_block_sizes), default=DEFAULT_BLOCK_SIZES,
-            help="bytes of one write or read, or several sizes, separated by commas (default 64K,1M,8M)")  # fmt: skip
-        add(
-            "--dry-run",
-            action="store_true",
-            help="print what would be measured, and how much would be written; write nothing",
-        )
-        add("--direct", action="store_true", help="write and read without the page cache (O_DIRECT)")
-        add("--time", metavar="SECONDS", type=converter_for_argparse(parse_seconds), default=DEFAULT_SECONDS,
-            help=f"longest duration of each measurement (default {DEFAULT_SECONDS})")  # fmt: skip
-        add("--repeat", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_REPEATS,
-            help=f"make all measurements N times, and use the median of each (default {DEFAULT_REPEATS})")  # fmt: skip
-        how = parser.add_argument_group("operation")
-        add_ranks_option(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
-        how.add_argument(
-            "--in-flight",
-            metavar="N",
-            type=converter_for_argparse(parse_in_flight_count),
-            default=None,
-            help="measure with 1, 4 and so on up to N operations in progress in each rank "
-            f"(default {DEFAULT_MAX_IN_FLIGHT})",
-        )
-        add_termination_option(how)
-        add_output_options(parser)
-        charts = parser.add_argument_group("charts")
-        charts.add_argument(
-            "--svg", metavar="FILE", default=None, help="draw the rates as charts in FILE, whose name ends in .svg"
-        )
-
-
-def parse_measurement_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list of measurements. Raise ``ValueError`` for an unknown one."""
-    chosen = tuple(text.split(","))
-    for name in chosen:
-        if name not in BENCHMARK_TEST_NAMES:
-            raise ValueError(f"'{name}' is not one of {', '.join(BENCHMARK_TEST_NAMES)}")
-    return chosen
-
-
-def parse_block_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes in a comma-separated list, in bytes, each once. Raise ``ValueError`` for an invalid one."""
-    return tuple(dict.fromkeys(parse_positive_size(word, "a block holds") for word in text.split(",")))
-
-
-def parse_in_flight_count(text: str) -> int:
-    """Return the number in ``text``, the value of ``--in-flight``.
-
-    Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``.
-    """
-    number = parse_number_in_range(text, 1, MAX_IN_FLIGHT)
-    if number is None:
-        raise ValueError(f"not a number from 1 to {MAX_IN_FLIGHT}")
-    return number
 
 
 PDBENCH = PdbenchCommandLine()

@@ -5,22 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.common_options import add_output_options
-from pcopy.cli.filter_options import add_filter_options
+from pcopy.cli.argument_types import Option
+from pcopy.cli.common_options import COMMON_OPTIONS
+from pcopy.cli.filter_options import FILTER_OPTIONS
 from pcopy.cli.mistakes import ADVICE_OF_PRM
 from pcopy.cli.tree_program import TreeProgramCommandLine
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import RemoveArguments
 
 
+PRM_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--yes",
+        "prm",
+        "what is removed",
+        "do not ask (required if there is no terminal)",
+        brief="do not ask",
+        in_files=False,
+    ),
+    Option(
+        "-f --force",
+        "prm",
+        "what is removed",
+        "do not ask, and ignore a PATH that does not exist",
+        brief="do not ask; ignore a PATH that does not exist",
+        in_files=False,
+    ),
+    Option(
+        "-r -R --recursive",
+        "prm",
+        "what is removed",
+        "with --from: remove each listed directory with its contents; without -r, only if the "
+        "list leaves it empty; a PATH without --from is always removed with its contents",
+        is_listed=False,
+    ),
+)
+"""The options that only ``prm`` has."""
+
+
 class PrmCommandLine(TreeProgramCommandLine):
     """The command line of ``prm``."""
 
-    flag_letters = "frRqvh0"
+    option_tables = (PRM_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
+    work, done = "remove", "removed"
     option_advice = ADVICE_OF_PRM
     deletes_selected = True
     usage = "prm [options] PATH...\n       prm [options] --from FILE [PATH]"
@@ -56,19 +87,6 @@ exit status:
         tree = self.tree_arguments(values, paths, "removed")
         whole = values.recursive and bool(tree.list_file)
         return RemoveArguments(tree, yes=values.yes or force, may_be_missing=force, whole_directories=whole)
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is removed").add_argument
-        add("--yes", action="store_true", help="do not ask (required if there is no terminal)")
-        add("-f", "--force", action="store_true", help="do not ask, and ignore a PATH that does not exist")
-        self.add_path_list_options(add, "removed")
-        add("--dry-run", action="store_true", help="list what would be removed, and how much; change nothing")
-        add("-r", "-R", "--recursive", action="store_true",
-            help="with --from: remove each listed directory with its contents; without -r, only if the list leaves it "
-            "empty; a PATH without --from is always removed with its contents")  # fmt: skip
-        add_filter_options(parser, done="removed", older_help="only items, also directories, with an mtime before WHEN")
-        self.add_process_and_limit_options(parser, "remove")
-        add_output_options(parser, has_item_log=True)
 
 
 PRM = PrmCommandLine()

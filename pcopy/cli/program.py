@@ -17,11 +17,12 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
-from pcopy.cli.common_options import INSECURE_LINKS_OPTION, PROGRESS_CHOICES
+from pcopy.cli.argument_types import Option
+from pcopy.cli.common_options import INSECURE_LINKS_OPTION, OPTION_GROUPS, PROGRESS_CHOICES
 from pcopy.cli.mistakes import (
     UnknownOptionAdvice,
     message_with_nearest_choice,
@@ -43,17 +44,10 @@ if TYPE_CHECKING:
 
 SYSTEM_CONFIG_FILE = b"/etc/pcopy.yaml"
 """The configuration file that is read for all users, if it exists."""
-_OPTIONS_WITH_DASHED_VALUES = ("--stripe", "--newer-than", "--older-than")
-"""Options that take the next word as their value even if it begins with a dash and a digit.
-
-``--stripe -1`` is valid. ``--newer-than -7d`` is not valid, but the program's message about it is better than that of
-argparse.
-"""
-_NUMBER_METAVARS = ("N", "SECONDS", "SIZE", "RATE")
-"""Placeholders for values in the help (argparse's metavars) that mark an option whose value is a number.
-
-A negative number after such an option is taken as its value, and refused with a message that names the option.
-"""
+_SECOND_USAGE = "\n       "
+"""What separates the lines of a usage; the page of ``-h`` shows only the first line."""
+_PAGE_WIDTH = 78
+"""Width of the text above the options in the page of ``-h``."""
 _HELP_WITH_PATHS_MESSAGE = (
     "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
 )
@@ -88,10 +82,14 @@ class ProgramCommandLine(ABC):
     usage: str
     description: str
     examples: str
-    flag_letters: str
-    """Single-letter options without a value, which may be bundled, as in ``-arv``."""
-    value_letters = "n"
-    """Single-letter options with a value, each of which may be the last one of a bundle."""
+    option_tables: Sequence[Sequence[Option]]
+    """The tables of options that have rows of this program; the help has the rows of a group in this order."""
+    work: str
+    """What the ranks do, as a verb for the help."""
+    done: str
+    """What is done with items, as a participle for the help."""
+    operand = "PATH"
+    """What the help calls the trees on which the program works."""
     other_names: tuple[str, ...] = ()
     """Further names under which the program is installed."""
     option_advice: UnknownOptionAdvice
@@ -100,10 +98,6 @@ class ProgramCommandLine(ABC):
     """The exit status if standard output could not be written; a higher status because of another error remains."""
     needs_standard_output = False
     """True if the program prints its result on standard output. Then it is an error if standard output is closed."""
-
-    @abstractmethod
-    def add_options(self, parser: ArgumentParser) -> None:
-        """Add all options of the program to ``parser``."""
 
     @abstractmethod
     def arguments_from_options(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> Any:
@@ -125,6 +119,33 @@ class ProgramCommandLine(ABC):
     def name(self) -> str:
         """The program's name."""
         return self.option_advice.program
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """The options of the program, in the order of the help."""
+        mine = [
+            option.of_program(self.name, self.work, self.done)
+            for table in self.option_tables
+            for option in table
+            if self.name in option.programs.split()
+        ]
+        titles = [title.format(done=self.done) for title in OPTION_GROUPS]
+        return tuple(sorted(mine, key=lambda option: titles.index(option.group)))
+
+    @property
+    def flag_letters(self) -> str:
+        """Single-letter options without a value, which may be bundled, as in ``-arv``."""
+        return self._letters(with_value=False)
+
+    @property
+    def value_letters(self) -> str:
+        """Single-letter options with a value, each of which may be the last one of a bundle."""
+        return self._letters(with_value=True)
+
+    def _letters(self, *, with_value: bool) -> str:
+        """Return the single-letter options that take a value, or those that take none."""
+        options = [option for option in self.options if bool(option.value) == with_value]
+        return "".join(word[1] for option in options for word in option.spellings if len(word) == 2)
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program with the arguments ``argv`` (default: those of the process), and return the exit status."""
@@ -215,7 +236,25 @@ class ProgramCommandLine(ABC):
         words = _words_before_double_dash(list(map(os.fsdecode, argv)))
         if "--version" in words:
             return f"{self.name} {__version__} (kernel {backend_name()})"
-        return self.parser().format_help().rstrip() if _is_help_requested(words, self.flag_letters) else None
+        if "--help" in words:
+            return self.parser().format_help().rstrip()
+        return self._page_of_common_options() if _is_page_requested(words, self.flag_letters) else None
+
+    def _page_of_common_options(self) -> str:
+        """Return the text that ``-h`` prints: the most frequently used options, a line each, on one page."""
+        from textwrap import fill
+
+        from pcopy.cli.programs import PROGRAM_SUMMARIES
+
+        summary = PROGRAM_SUMMARIES[self.name]
+        lines = [f"usage: {self.usage.partition(_SECOND_USAGE)[0]}", ""]
+        lines += [fill(f"{summary[0].upper()}{summary[1:]}.", _PAGE_WIDTH), ""]
+        on_page = [option for option in self.options if option.brief]
+        for option in sorted(on_page, key=lambda option: "-h" in option.spellings):  # -h is the last one
+            words = f"{', '.join(option.page_spellings)}{option.value_suffix}"
+            lines.append(f"  {words:23}  {option.brief}")
+        more = f"{self.name} --help lists all options. More: man {self.name}, docs/reference/{self.name}.md"
+        return "\n".join([*lines, "", *self.examples.splitlines()[:3], "", more])
 
     def parse_command_line(
         self, argv: Sequence[bytes | str], convert: Callable[[Any], Any] | None = None, *, use_config_files: bool = True
@@ -260,13 +299,13 @@ class ProgramCommandLine(ABC):
         Raise ``RequestRefused`` for an unknown option or an invalid value.
         """
         parser = self.parser()
-        words = _joined_with_values(list(map(os.fsdecode, argv)), parser)
+        words = _joined_with_values(list(map(os.fsdecode, argv)), self.options)
         end = len(_words_before_double_dash(words))
         refuse_unknown_letters(self.option_advice, words[:end], self.flag_letters, self.value_letters)
         # The parser has no positional arguments, so argparse returns operands and unknown options in their order.
         values, others = parser.parse_known_args(words[:end])
         refuse_unknown_options(
-            self.option_advice, others, [name for action in parser._actions for name in action.option_strings]
+            self.option_advice, others, [word for option in self.options for word in option.spellings]
         )
         if values.help:
             habit = self.option_advice.by_option.get("-h")
@@ -286,8 +325,10 @@ class ProgramCommandLine(ABC):
         On an error it raises ``RequestRefused`` with a message of one line. It accepts no abbreviations.
         """
         import argparse
+        from textwrap import fill
 
         name = self.name
+        equals_only = {word for option in self.options if option.is_value_after_equals for word in option.spellings}
 
         class Parser(argparse.ArgumentParser):
             def error(self, message: str) -> NoReturn:
@@ -296,10 +337,9 @@ class ProgramCommandLine(ABC):
 
         class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             def _format_action_invocation(self, action: argparse.Action) -> str:
-                from pcopy.cli.config_keys import has_optional_value  # only --help needs this module
-
                 text = super()._format_action_invocation(action)
-                return text.replace(" [", "[=") if has_optional_value(action) else text
+                after_equals = any(word in equals_only for word in action.option_strings)
+                return text.replace(" [", "[=") if after_equals else text
 
         parser = Parser(
             prog=name,
@@ -310,7 +350,23 @@ class ProgramCommandLine(ABC):
             add_help=False,
             formatter_class=lambda prog: HelpFormatter(prog, max_help_position=27, width=78),
         )
-        self.add_options(parser)
+        groups: dict[str, Any] = {}
+        texts = {
+            title.format(done=self.done): text.format(operand=self.operand) for title, text in OPTION_GROUPS.items()
+        }
+        exclusive: dict[str, Any] = {}
+        for option in self.options:
+            if option.group not in groups:
+                text = fill(texts[option.group], 76) or None
+                groups[option.group] = parser.add_argument_group(option.group, text)
+            group = groups[option.group]
+            if option.one_of:
+                if option.one_of not in exclusive:
+                    exclusive[option.one_of] = group.add_mutually_exclusive_group()
+                group = exclusive[option.one_of]
+            option.add_to(group)
+            # argparse takes words such as -1 for options if the parser has an option like -0. That is not intended.
+            group._has_negative_number_optionals.clear()
         return parser
 
 
@@ -347,47 +403,29 @@ def _words_before_double_dash(words: Sequence[str]) -> Sequence[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
-def _is_help_requested(words: Sequence[str], letters: str) -> bool:
-    """Return True if ``words`` request help by ``--help``, or by ``-h`` without any path.
+def _is_page_requested(words: Sequence[str], letters: str) -> bool:
+    """Return True if ``words`` request the page of common options, by ``-h`` without any path.
 
     ``-h`` may be part of a bundle of single-letter options; ``letters`` are those without a value. ``-h`` together with
     a path does not count as a request for help, because users of rsync write ``-avh SRC DST`` to copy: printing the
     help with status 0 would look as if the copy had succeeded.
     """
-    if "--help" in words:
-        return True
     bundles = [word for word in words if word[:1] == "-" and not word[1:].strip(letters)]
     return all(word[:1] == "-" for word in words) and any("h" in word for word in bundles)
 
 
-def _options_with_signed_values(parser: ArgumentParser) -> set[str]:
-    """Return the options that take the next word as their value even if it begins with a dash and a digit."""
-    found = {word for action in parser._actions if action.metavar in _NUMBER_METAVARS for word in action.option_strings}
-    return {word for word in found if word.startswith("--")} | set(_OPTIONS_WITH_DASHED_VALUES)
-
-
-def _defaults_of_optional_values(parser: ArgumentParser) -> dict[str, str]:
-    """Return the options whose value may be omitted and that are not set by default, with the value that they have
-    then.
-    """
-    return {
-        word: str(action.const)
-        for action in parser._actions
-        if action.nargs == "?" and action.default is None and action.choices is not None
-        for word in action.option_strings
-    }
-
-
-def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[str]:
+def _joined_with_values(words: Sequence[str], options: Sequence[Option]) -> list[str]:
     """Return ``words`` with some options and their values joined into one word, so that argparse reads them correctly.
 
     - ``--progress`` gets its default value if the next word is not one of its values.
-    - ``--inplace`` and ``--dry-run`` get their default values: the next word never is their value.
+    - An option whose value may be left out, and otherwise follows an equals sign (``--inplace``), gets the value that
+      it means alone.
     - An option whose value is a number is joined to the next word if that begins with a dash and a digit.
 
     Raise ``RequestRefused`` for ``--progress`` with a number.
     """
-    numbers, defaults = _options_with_signed_values(parser), _defaults_of_optional_values(parser)
+    numbers = {word for option in options if option.may_begin_with_dash for word in option.spellings if len(word) > 2}
+    constants = {word: option.const for option in options if option.is_value_after_equals for word in option.spellings}
     joined: list[str] = []
     rest = list(words)
     while rest and rest[0] != "--":
@@ -399,8 +437,8 @@ def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[st
                     f"lines, write --progress-interval {following}"
                 )
             word = f"--progress={PROGRESS_CHOICES[0]}"
-        elif word in defaults:  # Its value can only be joined with "=": the next word is an operand.
-            word = f"{word}={defaults[word]}"
+        elif word in constants:
+            word = f"{word}={constants[word]}"
         elif word in numbers and re.match(r"-\d", following):
             word = f"{word}={rest.pop(0)}"
         joined.append(word)

@@ -5,24 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_stripe, parse_stripe_table
-from pcopy.cli.common_options import add_output_options, refuse_unused_stripe_table
-from pcopy.cli.filter_options import add_filter_options
+from pcopy.cli.argument_types import Option, parse_stripe, parse_stripe_table
+from pcopy.cli.common_options import COMMON_OPTIONS, refuse_unused_stripe_table
+from pcopy.cli.filter_options import FILTER_OPTIONS
 from pcopy.cli.mistakes import ADVICE_OF_PSTRIPE
 from pcopy.cli.tree_program import TreeProgramCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import StripeArguments
 
 
+PSTRIPE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--stripe",
+        "pstripe",
+        "what is changed",
+        "give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE]: "
+        "COUNT stripes (-1: on all OSTs) of SIZE bytes each",
+        brief="auto, inherit or COUNT[:SIZE]",
+        value="HOW",
+        parse=parse_stripe,
+        offered=("preserve", "auto", "inherit"),
+        in_files=False,
+    ),
+    Option(
+        "--stripe-table",
+        "pstripe",
+        "what is changed",
+        "for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72",
+        value="TABLE",
+        parse=parse_stripe_table,
+        requires="stripe=auto",
+    ),
+)
+"""The options that only ``pstripe`` has."""
+
+
 class PstripeCommandLine(TreeProgramCommandLine):
     """The command line of ``pstripe``."""
 
-    flag_letters = "rRqvh"
+    option_tables = (PSTRIPE_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
+    work, done = "work", "examined"
     option_advice = ADVICE_OF_PSTRIPE
     usage = "pstripe [options] PATH..."
     description = """\
@@ -66,19 +93,6 @@ exit status:
             )
         refuse_unused_stripe_table(values)
         return StripeArguments(tree, stripe=values.stripe or "", stripe_table=values.stripe_table or "")
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is changed").add_argument
-        add("--stripe", metavar="HOW", type=converter_for_argparse(parse_stripe), default=None,
-            help="give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE]: COUNT stripes "
-            "(-1: on all OSTs) of SIZE bytes each")  # fmt: skip
-        add("--stripe-table", metavar="TABLE", type=converter_for_argparse(parse_stripe_table), default=None,
-            help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
-        add("--dry-run", action="store_true", help="print how many files would get another layout; change nothing")
-        self.add_recursive_option(add, "examined")
-        add_filter_options(parser, done="examined")
-        self.add_process_and_limit_options(parser, "work", limits=False)
-        add_output_options(parser)
 
 
 PSTRIPE = PstripeCommandLine()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.job_options import JOB_COMMAND_USAGES, OPTIONS_BY_JOB_COMMAND
+from pcopy.cli.job_options import JOB_COMMAND_USAGES, JOB_COMMANDS
 from pcopy.cli.mistakes import ADVICE_OF_PSYNC
 from pcopy.cli.pcopy import PcopyCommandLine
 from pcopy.errors import RequestRefused
@@ -61,12 +61,22 @@ exit status:
         """
         from pcopy.cli.configuration import command_line_options
 
-        if all(getattr(values, mode) in (None, False) for mode in OPTIONS_BY_JOB_COMMAND):
+        if all(getattr(values, mode) in (None, False) for mode in JOB_COMMANDS):
             if any(option.dest == "existing" for option in command_line_options(words, self.parser())):
                 values.delete = True
             else:
                 values.existing, values.mirror = None, True
         return super().arguments_from_options(values, paths, words)
+
+    def parser(self) -> ArgumentParser:
+        """Return a new parser. The options of pcopy that psync lacks have their default values.
+
+        psync takes no list of paths: a list would not show which items SRC lacks, so nothing could be deleted. It
+        compresses no files: compressed files have other names than in SRC, so that the next run would delete them.
+        """
+        parser = super().parser()
+        parser.set_defaults(files_from=None, nul_separated=False, compress=None, decompress=False)
+        return parser
 
     def _arguments_of_parsed_command_line(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
@@ -81,21 +91,6 @@ exit status:
         except RequestRefused as refused:
             message = str(refused).replace("see pcopy --help", "see psync --help")
             raise RequestRefused(message.replace("pcopy reaches", "psync reaches"), refused.status) from None
-
-    def add_path_list_options(self, group: Any) -> None:
-        """Add no options, only the default values of ``--files-from`` and ``-0``.
-
-        psync takes no list of paths: a list would not show which items SRC lacks, so nothing could be deleted.
-        """
-        group.set_defaults(files_from=None, nul_separated=False)
-
-    def add_compression_options(self, parser: ArgumentParser) -> None:
-        """Add no options, only the default values of ``--compress`` and ``--decompress``.
-
-        psync compresses no files. Compressed files have other names than in SRC, so that the next run would delete
-        them.
-        """
-        parser.set_defaults(compress=None, decompress=False)
 
 
 PSYNC = PsyncCommandLine()

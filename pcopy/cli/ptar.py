@@ -7,27 +7,21 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import converter_for_argparse, parse_non_negative, parse_seconds
+from pcopy.cli.argument_types import Option, parse_non_negative, parse_seconds
 from pcopy.cli.common_options import (
-    add_digest_options,
-    add_in_flight_option,
-    add_limit_options,
-    add_max_errors_option,
-    add_output_options,
-    add_ranks_option,
-    add_termination_option,
+    COMMON_OPTIONS,
     checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
 )
-from pcopy.cli.filter_options import add_filter_options, requested_selection
+from pcopy.cli.filter_options import FILTER_OPTIONS, requested_path_list, requested_selection
 from pcopy.cli.mistakes import ADVICE_OF_PTAR
 from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.report.streams import StandardStreams
@@ -35,11 +29,168 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import ArchiveArguments
 
 
+PTAR_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "-c --create",
+        "ptar",
+        "what to do",
+        "make an archive of the trees PATH",
+        brief="make an archive of the trees PATH",
+        in_files=False,
+    ),
+    Option(
+        "-x --extract --get",
+        "ptar",
+        "what to do",
+        "unpack an archive, or only its MEMBERs and all below them",
+        brief="unpack an archive, or only MEMBERs",
+        in_files=False,
+    ),
+    Option(
+        "-t --list",
+        "ptar",
+        "what to do",
+        "list an archive; -v: with modes, owners, sizes and times",
+        brief="list an archive; -v: with all metadata",
+        in_files=False,
+        excludes="errors log metrics report",
+    ),
+    Option(
+        "-f --file",
+        "ptar",
+        "what to do",
+        "the archive's file",
+        brief="the archive's file",
+        value="ARCHIVE",
+        in_files=False,
+    ),
+    Option(
+        "-C --directory",
+        "ptar",
+        "what to do",
+        "-c: PATHs are relative to DIR; -x: unpack into DIR (default: the current directory)",
+        brief="the directory of PATHs, or to unpack into",
+        value="DIR",
+        in_files=False,
+    ),
+    Option(
+        "--strip-components",
+        "ptar",
+        "what to do",
+        "-x: leave out the first N components of each name",
+        value="N",
+        parse=parse_non_negative,
+        default=0,
+        in_files=False,
+    ),
+    Option(
+        "--sparse-limit",
+        "ptar",
+        "what to do",
+        "-x and -t: accept sparse members with up to N stretches of data (default 4194304; 0: "
+        "any number); each stretch takes 16 bytes of memory",
+        value="N",
+        parse=parse_non_negative,
+        in_files=False,
+    ),
+    Option("--numeric-owner", "ptar", "what to do", "use numbers for owners and groups, not names"),
+    Option(
+        "--sort",
+        "ptar",
+        "what to do",
+        "no effect: members are always in the order of their names",
+        value="HOW",
+        choices=("name", "none"),
+        default="name",
+    ),
+    Option(
+        "-z --gzip",
+        "ptar",
+        "what to do",
+        "-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read any gzip",
+        action="store_const",
+        const="gzip",
+        default="",
+        dest="compress_as",
+        in_files=False,
+        one_of="compression",
+    ),
+    Option(
+        "--zstd",
+        "ptar",
+        "what to do",
+        "-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any zstd",
+        brief="-c: compress with zstd, with all processes",
+        action="store_const",
+        const="zstd",
+        dest="compress_as",
+        in_files=False,
+        one_of="compression",
+    ),
+    Option(
+        "-a --auto-compress",
+        "ptar",
+        "what to do",
+        "-c: without -z and --zstd, the end of ARCHIVE's name chooses the compression: .tar.gz, .tgz, .tar.zst or "
+        ".tzst (default)",
+        in_files=False,
+    ),
+    Option(
+        "--no-auto-compress",
+        "ptar",
+        "what to do",
+        "-c: without -z and --zstd, do not compress, whatever the name of ARCHIVE is",
+    ),
+    Option("-p --preserve-permissions --same-permissions", "ptar", "what to do", "no effect: on by default"),
+    Option("-S --sparse", "ptar", "what to do", "no effect: on by default"),
+    Option("--acls", "ptar", "what to do", "no effect: on by default"),
+    Option("--xattrs", "ptar", "what to do", "no effect: on by default"),
+    Option("--same-owner", "ptar", "what to do", "no effect: on by default"),
+    Option(
+        "--format",
+        "ptar",
+        "what to do",
+        "no effect: pax is written",
+        value="FORMAT",
+        choices=("pax", "posix"),
+        default="pax",
+    ),
+    Option("--one-file-system", "ptar", "what to do", "-c: leave out what is mounted below PATH"),
+    Option(
+        "--signature",
+        "ptar",
+        "what to do",
+        "-c: write the signature of PATH to FILE, for pverify to check the unpacked tree; -t: "
+        "read the contents of the archive, and write their signature to FILE",
+        value="FILE",
+        in_files=False,
+    ),
+    Option(
+        "--resume",
+        "ptar",
+        "what to do",
+        "-c: continue the archive that an interrupted run of the same command has begun, if there is one",
+        in_files=False,
+    ),
+    Option(
+        "--checkpoint-interval",
+        "ptar",
+        "what to do",
+        "-c: time between two records of the progress, for --resume (default 60)",
+        value="SECONDS",
+        parse=parse_seconds,
+        default=60.0,
+    ),
+    Option("--no-sync", "ptar", "operation", "do not wait until all is on stable storage"),
+)
+"""The options that only ``ptar`` has."""
+
+
 class PtarCommandLine(ProgramCommandLine):
     """The command line of ``ptar``."""
 
-    flag_letters = "cxtvzaqhpS0"
-    value_letters = "nfCT"
+    option_tables = (PTAR_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
+    work, done = "work", "archived"
     option_advice = ADVICE_OF_PTAR
     other_names = ("pcopy-tar",)
     usage = """\
@@ -77,7 +228,7 @@ exit status:
         An archive is listed without ranks, unless its signature is requested.
         """
         # The operation selects the command to run, so it must be known before the options are parsed.
-        self._operation_letter = _requested_operation_letters(words)
+        self._operation_letter = _requested_operation_letters(words, self.flag_letters, self.value_letters)
         if self._operation_letter == "t" and self.help_or_version_text(words) is None and "--show-config" not in words:
             if not self._is_parallel_signature_requested(words):
                 return self._list_archive(words, streams)
@@ -205,78 +356,6 @@ exit status:
             and (values.auto_compress or not values.no_auto_compress),
         )
 
-    def add_options(self, parser: ArgumentParser) -> None:
-        group = parser.add_argument_group("what to do")
-        add = group.add_argument
-        add("-c", "--create", action="store_true", help="make an archive of the trees PATH")
-        add(
-            "-x",
-            "--extract",
-            "--get",
-            action="store_true",
-            help="unpack an archive, or only its MEMBERs and all below them",
-        )
-        add("-t", "--list", action="store_true", help="list an archive; -v: with modes, owners, sizes and times")
-        add("-f", "--file", metavar="ARCHIVE", default=None, help="the archive's file")
-        add("-C", "--directory", metavar="DIR", default=None,
-            help="-c: PATHs are relative to DIR; -x: unpack into DIR (default: the current directory)")  # fmt: skip
-        add("-T", "--files-from", metavar="FILE", dest="listing", default=None,
-            help="-c: archive only what FILE lists (-: standard input), each directory with all that is in it; FILE "
-            "has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the "
-            "MEMBERs")  # fmt: skip
-        add("-0", "--null", dest="nul", action="store_true",
-            help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
-        add("--strip-components", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
-            help="-x: leave out the first N components of each name")  # fmt: skip
-        add("--sparse-limit", metavar="N", type=converter_for_argparse(parse_non_negative), default=None,
-            help="-x and -t: accept sparse members with up to N stretches of data (default 4194304; 0: any number); "
-            "each stretch takes 16 bytes of memory")  # fmt: skip
-        add("--numeric-owner", action="store_true", help="use numbers for owners and groups, not names")
-        add("--sort", choices=("name", "none"), metavar="HOW", default="name",
-            help="no effect: members are always in the order of their names")  # fmt: skip
-        add_one_of = group.add_mutually_exclusive_group().add_argument
-        add_one_of("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
-            help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read any gzip")  # fmt: skip
-        add_one_of("--zstd", action="store_const", const="zstd", dest="compress_as",
-            help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any "
-            "zstd")  # fmt: skip
-        add("-a", "--auto-compress", action="store_true",
-            help="-c: without -z and --zstd, the end of ARCHIVE's name chooses the compression: .tar.gz, .tgz, "
-            ".tar.zst or .tzst (default)")  # fmt: skip
-        add("--no-auto-compress", action="store_true",
-            help="-c: without -z and --zstd, do not compress, whatever the name of ARCHIVE is")  # fmt: skip
-        for words in (("-p", "--preserve-permissions", "--same-permissions"), ("-S", "--sparse")):
-            add(*words, action="store_true", help="no effect: on by default")
-        for word in ("--acls", "--xattrs", "--same-owner"):
-            add(word, action="store_true", help="no effect: on by default")
-        add("--format", choices=("pax", "posix"), metavar="FORMAT", default="pax", help="no effect: pax is written")
-        add("--one-file-system", action="store_true", help="-c: leave out what is mounted below PATH")
-        add("--signature", metavar="FILE", default=None,
-            help="-c: write the signature of PATH to FILE, for pverify to check the unpacked tree; -t: read the "
-            "contents of the archive, and write their signature to FILE")  # fmt: skip
-        add_digest_options(add)
-        add("--dry-run", action="store_true",
-            help="-c and -x: list what would be archived or unpacked; change nothing")  # fmt: skip
-        add("--resume", action="store_true",
-            help="-c: continue the archive that an interrupted run of the same command has begun, "
-            "if there is one")  # fmt: skip
-        add("--checkpoint-interval", metavar="SECONDS", type=converter_for_argparse(parse_seconds), default=60.0,
-            help="-c: time between two records of the progress, for --resume (default 60)")  # fmt: skip
-        add_filter_options(parser, done="archived")
-        how = parser.add_argument_group("operation")
-        add_ranks_option(how, self.name, "work")
-        add_limit_options(how)
-        add_in_flight_option(how)
-        how.add_argument("--no-sync", action="store_true", help="do not wait until all is on stable storage")
-        add_max_errors_option(how)
-        add_termination_option(how)
-        add_output_options(
-            parser,
-            has_item_log=True,
-            verbose="-c and -x: print the name of each member on standard output as it is done, and the summary on "
-            "standard error; -vv: also which backend runs, and when each phase begins",
-        )
-
 
 def _options_for_create_and_list(values: Namespace, options: Options) -> Options:
     """Return ``options`` with the values of the options that only the operations -c (create) and -t (list) use."""
@@ -293,16 +372,19 @@ _LETTERS_WITHOUT_DASH = "cxtvfpSzaqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 
 
-def _requested_operation_letters(words: Sequence[str]) -> str:
-    """Return the letters of the operations (c, x, t) that ``words`` request, sorted; more than one is an error."""
+def _requested_operation_letters(words: Sequence[str], flags: str, valued: str) -> str:
+    """Return the letters of the operations (c, x, t) that ``words`` request, sorted; more than one is an error.
+
+    ``flags`` and ``valued`` are the single-letter options without and with a value.
+    """
     found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
     modes = set()
     for number, word in enumerate(map(os.fsdecode, words)):
         if word == "--":
             break
         if word[:1] == "-":
-            bundle = re.split(f"[{PtarCommandLine.value_letters}]", word[1:])[0]
-            is_bundle = bool(bundle) and not bundle.strip(PtarCommandLine.flag_letters)
+            bundle = re.split(f"[{valued}]", word[1:])[0]
+            is_bundle = bool(bundle) and not bundle.strip(flags)
         else:
             bundle = word
             is_bundle = not number and not word.strip(_LETTERS_WITHOUT_DASH)
@@ -347,13 +429,9 @@ def _member_list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> b
     ``mode`` is the letter of the operation, ``paths`` are the operands. Raise ``RequestRefused`` for operands or
     options that cannot be combined with a list.
     """
-    name = values.listing
+    name = requested_path_list(values.listing, "-T", "ptar", nul=values.nul)
     if name is None:
-        if values.nul:
-            raise RequestRefused("-0 says how the paths in -T end: give -T, too; see ptar --help")
         return b""
-    if not name:
-        raise RequestRefused("-T: the empty string names no file; write - for standard input")
     if paths:
         what, operand = ("archived", "PATH") if mode == "create" else ("asked for", "MEMBER")
         raise RequestRefused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")

@@ -10,34 +10,64 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pcopy.cli.argument_types import Option
 from pcopy.cli.common_options import (
-    add_digest_options,
-    add_in_flight_option,
-    add_limit_options,
-    add_output_options,
-    add_ranks_option,
+    COMMON_OPTIONS,
     checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
 )
-from pcopy.cli.compare_options import add_compare_options, requested_comparison
-from pcopy.cli.filter_options import add_filter_options, requested_selection
+from pcopy.cli.compare_options import COMPARE_OPTIONS, requested_comparison
+from pcopy.cli.filter_options import FILTER_OPTIONS, requested_selection
 from pcopy.cli.mistakes import ADVICE_OF_PVERIFY
 from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import EXIT_REFUSED, RequestRefused
 from pcopy.text import count_with_noun
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import VerifyArguments
 
 
+PVERIFY_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "--create",
+        "pverify",
+        "what is compared",
+        "write the signature of PATH to this file",
+        brief="write the signature of PATH to this file",
+        value="SIGNATURE",
+        in_files=False,
+    ),
+    Option(
+        "--manifest",
+        "pverify",
+        "what is compared",
+        "compare with MANIFEST; with --create: write MANIFEST",
+        brief="compare with MANIFEST; with --create: write it",
+        value="MANIFEST",
+        in_files=False,
+    ),
+    Option(
+        "--force",
+        "pverify",
+        "what is compared",
+        "let --create, --output and (with --create) --manifest replace existing files",
+        in_files=False,
+    ),
+    Option("--direct", "pverify", "operation", "read without the page cache (O_DIRECT)"),
+    Option("--drop-cache", "pverify", "operation", "drop files from the page cache after they are read"),
+)
+"""The options that only ``pverify`` has."""
+
+
 class PverifyCommandLine(ProgramCommandLine):
     """The command line of ``pverify``."""
 
-    flag_letters = "rRqvh0"
+    option_tables = (PVERIFY_OPTIONS, COMPARE_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
+    work, done = "read", "compared"
     option_advice = ADVICE_OF_PVERIFY
     status_if_output_lost = EXIT_REFUSED
     needs_standard_output = True
@@ -48,7 +78,8 @@ pverify [options] SIGNATURE PATH
        pverify [options] --compare LIST [--output CLASS:FILE]... A B
        pverify [options] --create SIGNATURE [--manifest MANIFEST] PATH"""
     description = """\
-Checks whether files and directory trees have the contents that they should have.
+Checks whether files and directory trees have the contents that they should
+have.
 
   SIGNATURE PATH   does PATH still have this signature?
   --manifest ...   which items of PATH differ from the manifest?
@@ -118,30 +149,6 @@ exit status:
             force=values.force,
             output=output_settings(values),
             comparison=comparison,
-        )
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is compared").add_argument
-        add("--create", metavar="SIGNATURE", help="write the signature of PATH to this file")
-        add("--manifest", metavar="MANIFEST", help="compare with MANIFEST; with --create: write MANIFEST")
-        add(
-            "--force",
-            action="store_true",
-            help="let --create, --output and (with --create) --manifest replace existing files",
-        )
-        add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
-        add_digest_options(add)
-        add_compare_options(parser)
-        add_filter_options(parser, done="compared")
-        how = parser.add_argument_group("operation")
-        add_ranks_option(how, self.name, "read")
-        add_limit_options(how)
-        add_in_flight_option(how)
-        how.add_argument("--direct", action="store_true", help="read without the page cache (O_DIRECT)")
-        how.add_argument("--drop-cache", action="store_true", help="drop files from the page cache after they are read")
-        quiet = "no progress; errors and differences are shown all the same"
-        add_output_options(
-            parser, quiet=quiet, json="differences and the summary as JSON, an object a line", has_errors_file=False
         )
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import converter_for_argparse
-from pcopy.cli.common_options import add_output_options
-from pcopy.cli.filter_options import add_filter_options, requested_selection
+from pcopy.cli.argument_types import Option
+from pcopy.cli.common_options import COMMON_OPTIONS
+from pcopy.cli.filter_options import FILTER_OPTIONS, requested_selection
 from pcopy.cli.mistakes import ADVICE_OF_PWALK, similar_choice_hint
 from pcopy.cli.program import ParsedCommandLine
 from pcopy.cli.tree_program import TreeProgramCommandLine
@@ -26,16 +26,122 @@ from pcopy.walk.expression import (
 )
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import WalkArguments
 
 
+def _listing_field_names() -> tuple[str, ...]:
+    """Return the names of all fields of a listing."""
+    from pcopy.walk.output_formats import FIELD_COLUMNS
+
+    return tuple(FIELD_COLUMNS)
+
+
+def _parse_fields(text: str) -> tuple[str, ...]:
+    """Return the fields of a listing that ``text`` names, a comma-separated list.
+
+    The result is in the order in which a listing contains the fields. "none" stands for no fields. Raise ``ValueError``
+    for an unknown one.
+    """
+    wanted = [] if text == "none" else text.split(",")
+    for name in wanted:
+        if name not in _listing_field_names():
+            raise ValueError(f"{name}: is none of {', '.join(_listing_field_names())}")
+    return tuple(name for name in _listing_field_names() if name in wanted)
+
+
+def _parse_sort_key(text: str) -> str:
+    """Return ``text``, the value of ``--sort``, unchanged after a check.
+
+    Raise ``ValueError`` if it is not the name of a sort key, with or without a dash before it.
+    """
+    from pcopy.walk.sorting import SORT_KEYS
+
+    if text.removeprefix("-") not in SORT_KEYS:
+        raise ValueError(f"is none of {', '.join(SORT_KEYS)}")
+    return text
+
+
+PWALK_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "-o --output",
+        "pwalk",
+        "what is written",
+        "write the list to FILE, not to standard output; FILE must end in .jsonl (a saved "
+        "listing), .csv, .parquet, .txt or .lst (paths alone); may be given several times",
+        brief="write the list to a .jsonl, .csv, .parquet or .txt",
+        action="append",
+        value="FILE",
+        default=[],
+        in_files=False,
+    ),
+    Option(
+        "--summary",
+        "pwalk",
+        "what is written",
+        "instead of a list, print how much there is: by type, size, age, depth, user and group; "
+        "the largest files, directories and trees; what is unusual; on Lustre how files lie on "
+        "its servers",
+        brief="instead of a list, print how much there is",
+        in_files=False,
+    ),
+    Option(
+        "--page",
+        "pwalk",
+        "what is written",
+        "write the summary also to FILE, a page with pictures; FILE must end in .html",
+        brief="write the summary to FILE, a page with pictures",
+        value="FILE",
+        in_files=False,
+    ),
+    Option(
+        "--json-lines",
+        "pwalk",
+        "what is written",
+        "print JSON lines, the format of a FILE that ends in .jsonl",
+        in_files=False,
+    ),
+    Option(
+        "--print0",
+        "pwalk",
+        "what is written",
+        "end each path with a NUL instead of a newline, like -print0",
+        brief="end each path with a NUL",
+        in_files=False,
+    ),
+    Option(
+        "--fields",
+        "pwalk",
+        "what is written",
+        "fields of JSON lines, CSV and Parquet besides path and type, separated by commas: none, "
+        "or some of mode, uid, gid, size, allocated, links, inode, device, atime_ns, mtime_ns, "
+        "ctime_ns (default: all)",
+        value="LIST",
+        parse=_parse_fields,
+        list_words=_listing_field_names,
+    ),
+    Option(
+        "--sort",
+        "pwalk",
+        "what is written",
+        "sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, "
+        "mtime or ctime; in descending order with a - before KEY, as in --sort=-size",
+        brief="sort by path, size or others; =-size: descending",
+        value="KEY",
+        parse=_parse_sort_key,
+    ),
+    Option("--force", "pwalk", "what is written", "replace an existing FILE, whatever it contains", in_files=False),
+)
+"""The options that only ``pwalk`` has."""
+
+
 class PwalkCommandLine(TreeProgramCommandLine):
     """The command line of ``pwalk``."""
 
-    flag_letters = "0qvh"
+    option_tables = (PWALK_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
+    work, done = "walk", "listed"
     option_advice = ADVICE_OF_PWALK
     needs_standard_output = True
     usage = "pwalk [options] [PATH...] [expression]\n       pwalk [options] --from FILE [PATH] [expression]"
@@ -80,7 +186,7 @@ exit status:
         if start is None:
             return super().parse_options_and_operands(words)
         before, rest, expression = words[:start], words[start:], []
-        valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
+        valued = {word for option in self.options if option.value and not option.nargs for word in option.spellings}
         # Separate the options with two dashes, which may be anywhere, from the words of the expression.
         while rest:
             word = rest.pop(0)
@@ -177,64 +283,6 @@ exit status:
             force=values.force,
             now_ns=now,
         )
-
-    def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is walked").add_argument
-        self.add_path_list_options(add, "listed")
-        add = parser.add_argument_group("what is written").add_argument
-        add("-o", "--output", metavar="FILE", action="append", default=[],
-            help="write the list to FILE, not to standard output; FILE must end in .jsonl (a saved listing), "
-            ".csv, .parquet, .txt or .lst (paths alone); may be given several times")  # fmt: skip
-        add("--summary", action="store_true",
-            help="instead of a list, print how much there is: by type, size, age, depth, user and group; the largest "
-            "files, directories and trees; what is unusual; on Lustre how files lie on its servers")  # fmt: skip
-        add("--page", metavar="FILE", default=None,
-            help="write the summary also to FILE, a page with pictures; FILE must end in .html")  # fmt: skip
-        add("--json-lines", action="store_true", help="print JSON lines, the format of a FILE that ends in .jsonl")
-        add("--print0", action="store_true", help="end each path with a NUL instead of a newline, like -print0")
-        add("--fields", metavar="LIST", type=converter_for_argparse(_parse_fields, _listing_field_names), default=None,
-            help="fields of JSON lines, CSV and Parquet besides path and type, separated by commas: none, or some of "
-            "mode, uid, gid, size, allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns "
-            "(default: all)")  # fmt: skip
-        add("--sort", metavar="KEY", type=converter_for_argparse(_parse_sort_key), default=None,
-            help="sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime or "
-            "ctime; in descending order with a - before KEY, as in --sort=-size")  # fmt: skip
-        add("--force", action="store_true", help="replace an existing FILE, whatever it contains")
-        add_filter_options(parser, done="listed")
-        self.add_process_and_limit_options(parser, "walk")
-        add_output_options(parser)
-
-
-def _listing_field_names() -> tuple[str, ...]:
-    """Return the names of all fields of a listing."""
-    from pcopy.walk.output_formats import FIELD_COLUMNS
-
-    return tuple(FIELD_COLUMNS)
-
-
-def _parse_fields(text: str) -> tuple[str, ...]:
-    """Return the fields of a listing that ``text`` names, a comma-separated list.
-
-    The result is in the order in which a listing contains the fields. "none" stands for no fields. Raise ``ValueError``
-    for an unknown one.
-    """
-    wanted = [] if text == "none" else text.split(",")
-    for name in wanted:
-        if name not in _listing_field_names():
-            raise ValueError(f"{name}: is none of {', '.join(_listing_field_names())}")
-    return tuple(name for name in _listing_field_names() if name in wanted)
-
-
-def _parse_sort_key(text: str) -> str:
-    """Return ``text``, the value of ``--sort``, unchanged after a check.
-
-    Raise ``ValueError`` if it is not the name of a sort key, with or without a dash before it.
-    """
-    from pcopy.walk.sorting import SORT_KEYS
-
-    if text.removeprefix("-") not in SORT_KEYS:
-        raise ValueError(f"is none of {', '.join(SORT_KEYS)}")
-    return text
 
 
 PWALK = PwalkCommandLine()

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pcopy.cli.common_options import (
-    add_in_flight_option,
-    add_limit_options,
-    add_max_errors_option,
-    add_ranks_option,
-    add_termination_option,
     checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
 )
-from pcopy.cli.filter_options import requested_selection
+from pcopy.cli.filter_options import requested_path_list, requested_selection
 from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from pcopy.tools.arguments import TreeProgramArguments
 
@@ -33,45 +28,6 @@ class TreeProgramCommandLine(ProgramCommandLine):
     """True if the program deletes the selected items. Then more patterns that may be mistakes are refused, because a
     mistake costs more.
     """
-
-    def add_recursive_option(self, add: Any, done: str) -> None:
-        """Add ``-r``, which has no effect, for users who write it by habit.
-
-        Args:
-            add: the method ``add_argument`` of a parser or of a group of options.
-            done: what happens to trees, as a participle such as "examined", for the help text.
-        """
-        add("-r", "-R", "--recursive", action="store_true", help=f"no effect: trees are {done} by default")
-
-    def add_path_list_options(self, add: Any, done: str) -> None:
-        """Add ``--from`` and ``-0``, by which the user gives a file with a list of paths.
-
-        Args:
-            add: the method ``add_argument`` of a parser or of a group of options.
-            done: what happens to the listed items, as a participle such as "removed", for the help text.
-        """
-        add("--from", metavar="FILE", dest="listing", default=None,
-            help=f"only what FILE lists is {done} (-: standard input): one path per line, or a listing that pwalk has "
-            "saved")  # fmt: skip
-        add("-0", "--null", dest="nul", action="store_true",
-            help="the paths in --from end with a NUL, as find -print0 writes them")  # fmt: skip
-
-    def add_process_and_limit_options(self, parser: ArgumentParser, work: str, *, limits: bool = True) -> Any:
-        """Add the options about processes and limits to ``parser``, and return their group, to which the caller can add
-        others.
-
-        Args:
-            work: what the processes do, as a verb for the help text.
-            limits: True to add ``--oplimit``.
-        """
-        how = parser.add_argument_group("operation")
-        add_ranks_option(how, self.name, work)
-        if limits:
-            add_limit_options(how, has_contents=False)
-        add_in_flight_option(how)
-        add_max_errors_option(how)
-        add_termination_option(how)
-        return how
 
     def tree_arguments(self, values: Namespace, paths: tuple[bytes, ...], done: str) -> TreeProgramArguments:
         """Return the arguments that all programs on trees have in common.
@@ -86,10 +42,9 @@ class TreeProgramCommandLine(ProgramCommandLine):
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import TreeProgramArguments
 
-        listing = getattr(values, "listing", None)
+        nul = getattr(values, "nul", False)
+        listing = requested_path_list(getattr(values, "listing", None), "--from", self.name, nul=nul)
         if listing is None:
-            if getattr(values, "nul", False):
-                raise RequestRefused(f"-0 says how the paths in --from end: give --from, too; see {self.name} --help")
             self._refuse_missing_paths(paths, done)
         else:
             self.refuse_conflicts_with_path_list(values, listing, paths)
@@ -110,7 +65,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
             ),
             output=output_settings(values),
             list_file=b"" if listing is None else os.fsencode(listing),
-            nul_separated=getattr(values, "nul", False),
+            nul_separated=nul,
         )
 
     def refuse_conflicts_with_path_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
@@ -118,8 +73,6 @@ class TreeProgramCommandLine(ProgramCommandLine):
 
         ``listing`` is the value of ``--from``, and ``paths`` are the operands.
         """
-        if not listing:
-            raise RequestRefused("--from: the empty string names no file; write - for standard input")
         if len(paths) > 1 or b"" in paths:
             raise RequestRefused("--from lists the items: name at most one directory, in which all listed paths are")
         words = ("patterns", "newer_than", "older_than", "larger_than", "smaller_than")

@@ -8,7 +8,7 @@ the result, such as bandwidth limits.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import RequestRefused
@@ -24,23 +24,14 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.job import Root
     from pcopy.walk.expression import FindExpression
 
-_CHANGEABLE_OPTIONS = {
-    "max_errors": "max_errors",
-    "termination": "termination",
-    "no_sync": "sync",
-    "bwlimit": "bwlimit",
-    "oplimit": "oplimit",
-}
-"""Options that may be changed when a job is resumed: name of the option, and the field of ``Options``."""
 _FIELDS_IGNORED_ON_RESUME = {
-    *_CHANGEABLE_OPTIONS.values(),
     *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "sequential"),
 }
 """Fields of ``Options`` and ``CopyOptions`` that may differ between a stored job and the command line that resumes it,
 because they do not influence the result in the destination.
 
-``options_determining_result`` does not return them. It returns the fields of the filters (``select``) one by one
-instead.
+``options_determining_result`` returns neither them nor the fields that ``--resume`` replaces. It returns the fields of
+the filters (``select``) one by one instead.
 """
 _HASH_IMPLYING_OPTIONS = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 """Options that need a hash algorithm; if ``--hash`` is not given, they imply the default one."""
@@ -96,6 +87,8 @@ class CopyArguments(NamedTuple):
     - ``job_request``: what is to be done with older jobs.
     - ``force``: True if the copy is to start even if there seems to be too little free space.
     - ``program``: the name under which the program was called.
+    - ``changeable_fields``: the options whose stored values ``--resume`` replaces: the attribute of the parser, and the
+      field of ``Options``.
     """
 
     sources: tuple[bytes, ...]
@@ -111,6 +104,7 @@ class CopyArguments(NamedTuple):
     job_request: StoredJobRequest = StoredJobRequest()
     force: bool = False
     program: str = "pcopy"
+    changeable_fields: Mapping[str, str] = {}
 
 
 class ComparisonArguments(NamedTuple):
@@ -349,9 +343,10 @@ def options_determining_result(arguments: CopyArguments) -> dict[str, Any]:
         "DST": _absolute_path(arguments.destination),
         "--no-target-directory": arguments.no_target_directory,
     }
+    ignored = _FIELDS_IGNORED_ON_RESUME.union(arguments.changeable_fields.values())
     options = options_by_name(arguments.options, arguments.copy_options) | arguments.options.select._asdict()
     for name, value in options.items():
-        if name not in _FIELDS_IGNORED_ON_RESUME:
+        if name not in ignored:
             word = _OPTION_WORDS_BY_FIELD.get(name) or "--" + name.replace("_", "-")
             compared[word] = tuple(value) if isinstance(value, tuple) else value
     return compared
@@ -395,7 +390,12 @@ def _absolute_path(path: bytes) -> bytes:
 
 
 def options_of_resumed_job(
-    stored: Options, new: Options, given_options: frozenset[str] | None, *, verifies: bool = False
+    stored: Options,
+    new: Options,
+    given_options: frozenset[str] | None,
+    changeable_fields: Mapping[str, str],
+    *,
+    verifies: bool = False,
 ) -> Options:
     """Return the options of a resumed job: those of the stored job, except those that the user may change and has given
     now.
@@ -405,13 +405,14 @@ def options_of_resumed_job(
         new: the options of this command line.
         given_options: the names of the options on this command line. None: the command line names SRC and DST as well
             (no ``--resume``), so that an option that is missing gets its default value instead of the stored one.
+        changeable_fields: the options that may be changed, as in ``CopyArguments``.
         verifies: True if the stored job verifies its copies (``--verify``).
 
     Raise ``RequestRefused`` if the resulting options contradict each other.
     """
     fields = {
         field: getattr(new, field)
-        for name, field in _CHANGEABLE_OPTIONS.items()
+        for name, field in changeable_fields.items()
         if given_options is None or name in given_options
     }
     options = stored._replace(**fields, itemize=new.itemize)

@@ -296,7 +296,9 @@ class CopyJob(PreparedJob):
             roots, options, copy_options = recorded_roots_and_options(stored)
             check_mounts_before_resume(stored.file, roots, options)
             given = None if arguments.job_request.resume is None else arguments.job_request.given_options
-            options = options_of_resumed_job(options, arguments.options, given, verifies=copy_options.verify)
+            options = options_of_resumed_job(
+                options, arguments.options, given, arguments.changeable_fields, verifies=copy_options.verify
+            )
             self.job, self.job_directory = prepare_resume(stored, lock, ranks, arguments.checkpoint, options)
             self.output = self.output._replace(umask=self.job.options.umask)
             self._remarks += self.job_directory.notices

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.job_options import OPTIONS_ALLOWED_ON_RESUME
+from pcopy.cli.job_options import changeable_fields, options_with_command
 from pcopy.cli.pcopy import PCOPY, help_or_version, parse
 from pcopy.errors import RequestRefused
 from pcopy.fsio.preserve import PreservedMetadataKinds
@@ -20,6 +20,9 @@ NEW = (
     *("--resume", "--jobs", "--discard", "--checkpoint", "--checkpoint-interval", "--checkpoint-store", "--spool"),
     "--memory",
 )
+
+ALLOWED_ON_RESUME = options_with_command(PCOPY.options, "resume")
+CHANGEABLE = changeable_fields(PCOPY.options)
 
 
 def refusal(*argv: str) -> str:
@@ -35,7 +38,7 @@ class TestJobOptions:
         assert all(len(line) < 80 for line in reported.splitlines())
 
     def test_defaults(self) -> None:
-        assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b")
+        assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b", changeable_fields=CHANGEABLE)
         assert CheckpointSettings() == (b"", "", 60.0, "auto", b"", 0, False, 0, (), False, 0)
 
     def test_values(self) -> None:
@@ -152,17 +155,17 @@ class TestJobOptions:
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than", "control"}
         parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version", "show_config"}
-        assert names == refused | (names & OPTIONS_ALLOWED_ON_RESUME)
+        assert names == refused | (names & ALLOWED_ON_RESUME)
 
     def test_options_accepted_by_resume_take_effect(self) -> None:
         """An option that a resume accepts has to reach the job."""
         words = {"max_errors": "9", "termination": "ring", "no_sync": None, "bwlimit": "5M", "oplimit": "9"}
         fields = {*Options._fields, *CopyOptions._fields}
-        assert {name for name in OPTIONS_ALLOWED_ON_RESUME if name.removeprefix("no_") in fields} == set(words)
+        assert {name for name in ALLOWED_ON_RESUME if name.removeprefix("no_") in fields} == set(words)
         for name, value in words.items():
             option = "--" + name.replace("_", "-")
             line = parse(["--resume", "j", option, *([value] if value else [])])
-            assert options_of_resumed_job(Options(), line.options, frozenset({name})) != Options(), option
+            assert options_of_resumed_job(Options(), line.options, frozenset({name}), CHANGEABLE) != Options(), option
 
     @pytest.mark.parametrize("argv", [["--resume", "j", "a"], ["a", "b", "--resume"], ["--resume", "--", "a"]])
     def test_resume_refuses_paths(self, argv: list[str]) -> None:
@@ -208,7 +211,9 @@ class TestJobOptions:
 def test_options_that_affect_the_result_are_listed_by_name(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(area)
     options, copy_options = Options(preserve=PreservedMetadataKinds(chown=(1, 2))), CopyOptions(existing="newer")
-    arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options, copy_options=copy_options)
+    arguments = CopyArguments(
+        (b"a/", b"/b"), b"../c", True, options=options, copy_options=copy_options, changeable_fields=CHANGEABLE
+    )
     asked = options_determining_result(arguments)
     assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")
     assert asked["DST"] == bytes(area) + b"/../c"
@@ -222,11 +227,15 @@ def test_options_that_affect_the_result_are_listed_by_name(area: Path, monkeypat
 def test_resumed_job_keeps_options_that_are_not_given_again() -> None:
     stored = Options(one_file_system=True, max_errors=9, termination="ring", umask=0o27, sync=False)
     now = Options(max_errors=1)
-    assert options_of_resumed_job(stored, now, frozenset()) == stored
-    assert options_of_resumed_job(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
-    assert options_of_resumed_job(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(
+    assert options_of_resumed_job(stored, now, frozenset(), CHANGEABLE) == stored
+    assert options_of_resumed_job(stored, now, frozenset({"max_errors", "ranks"}), CHANGEABLE) == stored._replace(
+        max_errors=1
+    )
+    assert options_of_resumed_job(stored, now, frozenset({"termination", "no_sync"}), CHANGEABLE) == stored._replace(
         termination="tree", sync=True
     )
-    assert options_of_resumed_job(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
+    assert options_of_resumed_job(stored, now, None, CHANGEABLE) == stored._replace(
+        max_errors=1, termination="tree", sync=True
+    )
     with pytest.raises(RequestRefused, match="--no-sync leaves nothing on storage"):
-        options_of_resumed_job(Options(), Options(sync=False), frozenset({"no_sync"}), verifies=True)
+        options_of_resumed_job(Options(), Options(sync=False), frozenset({"no_sync"}), CHANGEABLE, verifies=True)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
+from pcopy.cli.job_options import changeable_fields
 from pcopy.cli.mistakes import PCOPY_ADVICE
-from pcopy.cli.pcopy import help_or_version, parse
+from pcopy.cli.pcopy import PCOPY, help_or_version, parse
 from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
 from pcopy.fsio.backend.choose import backend_name
@@ -46,7 +47,11 @@ OPTIONS = (
 
 def test_defaults() -> None:
     assert parse(["a", "b"]) == CopyArguments(
-        sources=(b"a",), destination=b"b", is_recorded=True, checkpoint=CheckpointSettings()
+        sources=(b"a",),
+        destination=b"b",
+        is_recorded=True,
+        checkpoint=CheckpointSettings(),
+        changeable_fields=changeable_fields(PCOPY.options),
     )
     assert (parse(["a", "b"]).options, parse(["a", "b"]).copy_options) == (Options(), CopyOptions())
 
@@ -113,7 +118,8 @@ def test_help_option_with_paths_is_refused() -> None:
         assert "-h prints the help only without paths" in refusal(*argv)
     assert PVERIFY.help_or_version_text(["-vh", "a", "b"]) is None
     assert "-h prints the help only" in refusals.refusal(partial(PVERIFY.parse_command_line, ["-vh", "a", "b"]))
-    assert help_or_version(["a", "--help", "b"]) == help_or_version(["-h"]) == help_or_version(["-qh"])
+    assert help_or_version(["a", "--help", "b"]) == help_or_version(["--help"])
+    assert help_or_version(["-h"]) == help_or_version(["-qh"])
 
 
 def test_progress_value_is_optional() -> None:
@@ -309,8 +315,9 @@ def test_pverify_output_requires_a_class_and_a_file(value: str, reported: str) -
 
 
 def test_help_fits_80_columns_and_lists_every_option() -> None:
-    text = help_or_version(["-rh"])
+    text = help_or_version(["--help"])
     assert text is not None
+    assert help_or_version(["-rh"]) == help_or_version(["-h"])
     assert max(map(len, text.splitlines())) <= 80
     for option in OPTIONS:
         assert f" {option}" in text
@@ -320,7 +327,8 @@ def test_help_fits_80_columns_and_lists_every_option() -> None:
 
 def test_help_and_version_need_no_paths() -> None:
     assert help_or_version(["a", "--version"]) == f"pcopy {__version__} (kernel {backend_name()})"
-    assert help_or_version(["-h"]) == help_or_version([b"--help"]) == help_or_version(["-hq"])
+    assert help_or_version(["-h"]) == help_or_version([b"-h"]) == help_or_version(["-hq"])
+    assert help_or_version(["--help"]) == help_or_version([b"--help"]) != help_or_version(["-h"])
     assert help_or_version(["a", "-n", "2", "b", "-q"]) is None
     assert help_or_version(["--", "--version", "-h"]) is None
 

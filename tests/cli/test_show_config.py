@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pcopy.cli.config_keys import COMMAND_LINE_ONLY, COMMAND_LINE_ONLY_BY_PROGRAM
-from pcopy.cli.configuration import CONFLICTING_OPTIONS
+from pcopy.cli.configuration import OptionRules
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import ProgramCommandLine
@@ -78,12 +77,11 @@ ANYHOW: tuple[list[str], ...] = (
 def all_keys(program: ProgramCommandLine, *without: str) -> str:
     """A file with each key that the program accepts, except some."""
     lines = []
-    for action in program.parser()._actions:
-        name = next((option[2:] for option in action.option_strings if option.startswith("--")), "")
-        if not name or name in (*COMMAND_LINE_ONLY, *COMMAND_LINE_ONLY_BY_PROGRAM.get(program.name, ()), *without):
+    for option in program.options:
+        if not option.key or not option.in_files or option.key in without:
             continue
-        value = "true" if action.nargs == 0 else list(action.choices or [])[-1:] or [SAMPLES[str(action.metavar)]]
-        lines.append(f"{name}: {value if isinstance(value, str) else value[0]}\n")
+        value = "true" if not option.value else list(option.choices)[-1:] or [SAMPLES[option.value]]
+        lines.append(f"{option.key}: {value if isinstance(value, str) else value[0]}\n")
     return "".join(lines)
 
 
@@ -95,8 +93,9 @@ class TestAnyCommand:
     ) -> None:
         """Files set defaults. Options given on the command line are never refused because of them."""
         (area / "f.json").write_text("*.o\n")
-        pairs = [pair[side] for pair in CONFLICTING_OPTIONS if pair[0] != pair[1]]
-        without = {name.partition("=")[0] for names in pairs for name in names}
+        same = {"existing", "update", "checksum", "mirror"}
+        pairs = [([one], rest) for one, rest in OptionRules(PCOPY.options).conflicts if not {one, *rest} <= same]
+        without = {name.partition("=")[0] for pair in pairs for name in pair[side]}
         files(user=all_keys(PCOPY, "update", ("existing", "checksum")[side], *without))
         operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
         PCOPY.parse_command_line([*words, *operands])

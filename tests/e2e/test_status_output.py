@@ -97,11 +97,21 @@ def test_version_is_printed_quickly(area: Path) -> None:
     assert time.monotonic() - begun < 0.6
 
 
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_lists_the_main_options(option: str) -> None:
+PAGE = (b"SRC", b"DST", b"--ranks", b"--dry-run", b"--existing", b"--resume", b"pcopy --help", b"man pcopy")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("-h", PAGE),
+        ("--help", (b"SRC", b"DST", b"--preserve", b"--existing", b"--json", b"--errors", b"--max-errors")),
+    ],
+)
+def test_help_lists_the_main_options(option: str, words: tuple[bytes, ...]) -> None:
     run = succeed(option)
-    for word in (b"SRC", b"DST", b"--preserve", b"--existing", b"--json", b"--errors", b"--max-errors"):
+    for word in words:
         assert word in run.stdout, show(run)
+    assert (b"--max-errors" in run.stdout) == (option == "--help")
 
 
 @pytest.mark.parametrize(
