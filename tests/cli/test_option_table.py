@@ -18,7 +18,7 @@ from pcopy.cli.job_options import JOB_COMMANDS, changeable_fields, options_with_
 from pcopy.cli.pcopy import PCOPY, PcopyCommandLine
 from pcopy.cli.programs import PROGRAMS, load_program
 from pcopy.errors import RequestRefused
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from tests.cli.configured import Files, files, refusal
 
 __all__ = ["files"]
@@ -155,7 +155,7 @@ class TestRows:
             assert set(option.with_commands.split()) <= set(JOB_COMMANDS), option.words
 
     def test_fields_are_those_of_the_job(self) -> None:
-        assert {option.field for _, option in ROWS} - {""} <= set(Options._fields)
+        assert {option.field for _, option in ROWS} - {""} <= {*Options._fields, *CopyOptions._fields}
         assert changeable_fields(PCOPY.options) == {
             "max_errors": "max_errors",
             "termination": "termination",

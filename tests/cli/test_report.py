@@ -159,4 +159,4 @@ def test_comparison_of_zero_duration_has_no_rate(
     preparation = VerifyJob(VerifyArguments((bytes(tmp_path / "one"), bytes(tmp_path / "another"))))
     monkeypatch.setattr(time, "monotonic", lambda: preparation.began)
     assert preparation.report_job_result(JobResult(EXIT_OK, JobCounters(bytes=5), None), 1) == EXIT_OK
-    assert "of 5 B in 0.00 s: 0 B/s" in capsys.readouterr().err
+    assert "of 5 B in A and B together in 0.00 s: 0 B/s" in capsys.readouterr().err

@@ -73,7 +73,7 @@ DIRECTORY_OPTIONS = {
 
 NON_PATH_METAVARS = {
     *("N", "RATE", "HOW", "SECONDS", "SIZE", "LIST", "P", "WHEN", "WHAT", "USER:GROUP", "USER[:GROUP]", "GROUP"),
-    *("TABLE", "MODE", "KEY", "FORMAT", "CLASS", "DIR|none"),
+    *("TABLE", "MODE", "KEY", "FORMAT", "CLASS", "DIR|none", "WHICH"),
 }
 """Metavariables in ``--help`` of options whose value is no path."""
 
