@@ -207,15 +207,15 @@ class ArchiveJob(TarJob):
         self.job = Job(name, 1, roots, options, archive_options, copies=False, own=own_files, listed=listed)
 
     def _chosen_compression(self) -> str:
-        """Return the compression of the archive: that of an option, of the continued run, or of the name.
+        """Return the compression of the archive: that of an option, or the one that the name chooses. A run that is
+        continued keeps its compression if the name chooses one: it may have been started with another option.
 
         Raise ``RequestRefused`` if the name asks for a compression that ptar does not have.
         """
         if not self.arguments.is_compressed_by_name:
             return self.arguments.archive_options.compress_as
-        if self._continued_compression is not None:
-            return self._continued_compression
-        return compression_chosen_by_name(self.arguments.archive)
+        named = compression_chosen_by_name(self.arguments.archive)
+        return self._continued_compression if named and self._continued_compression is not None else named
 
     @property
     def _archive_options(self) -> ArchiveOptions:

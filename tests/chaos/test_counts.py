@@ -12,6 +12,7 @@ from tests.chaos.dataset import SPLIT, make_dataset
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, STOPPED, check_equal, listed
 from tests.support.command import Completed, pcopy, show, succeed, summary
+from tests.support.files import age_directories
 from tests.support.filesystems import remove
 from tests.support.users import NOBODY, is_root
 
@@ -117,6 +118,7 @@ def test_resumed_job_reports_items_verified_in_all_runs(area: Path, env: dict[st
     (source / "late").write_bytes(bytes(1000))
     os.link(source / "large", source / "linked")
     (copy / "late" / "full").mkdir(parents=True)
+    age_directories(copy)
     run = pcopy("--verify", *SPLIT, "-T", source, copy, ranks=2, env=env)
     assert run.returncode == INCOMPLETE, show(run)
     assert b"  verified: 8 items, 3.05 MiB read back\n" in run.stdout, show(run)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.command import Argument, pcopy, show, succeed, summary
-from tests.support.files import NOW, write
+from tests.support.files import NOW, age_directories, write
 from tests.support.oracle import differences
 from tests.support.preload import preloaded
 from tests.support.users import is_root
@@ -95,6 +95,7 @@ def make(area: Path, make_item: Callable[[Path], None], names: int, *, linked: b
     if linked:
         os.link(source / "shared", source / "second", follow_symlinks=False)
     further.mkdir()
+    age_directories(copy)
     for number in range(names):
         os.link(copy / "shared", further / str(number), follow_symlinks=False)
     return Trees(source, copy, further, {**preloaded(OPENED), "PCOPY_TEST_FURTHER": str(further)})
@@ -156,6 +157,7 @@ def test_compressed_file_whose_inode_loses_a_name_is_examined_again(area: Path) 
     (source / "shared").chmod(0o604)
     for number in range(2):
         os.link(copy / "shared.zst", further / str(number))
+    age_directories(copy)
     env = {**preloaded(OPENED), "PCOPY_TEST_FURTHER": str(further), "PCOPY_TEST_ENDING": ".zst"}
     totals = summary(succeed(*job, env=env))
     assert (totals["failed"], totals["skipped"], os.listdir(further)) == (0, 1, [])

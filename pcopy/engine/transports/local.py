@@ -384,7 +384,7 @@ def fork_ranks(size: int, program: str = "pcopy") -> UnixSocketTransport:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()  # otherwise every child would write the buffered text again
-    if size > 1 and not is_single_threaded():
+    if not is_single_threaded() and size > 1:
         raise InvariantBroken("ranks are forked while other threads run")
     parent = os.getpid()
     children = ChildProcesses()

@@ -9,7 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Protocol
 
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.identity import ItemIdentity, birth_time
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.server import new_file_status
@@ -47,9 +47,8 @@ def existing_directory_action(
     """Return SKIP if an existing target directory had all metadata that it shall have before this job, else META; and
     what differed, as ``DifferingProperty`` bits.
 
-    In a later run, an earlier run may have written into the directory, or added owner permissions to it. So a
-    modification time since that run, and these permissions, do not count as different; and a directory that was created
-    since then is the job's own.
+    If the directory was changed since an earlier run of this job began, its metadata before the job is unknown, because
+    that run ended before it recorded the scan. Then the result is META, and nothing is known to differ.
 
     Args:
         place: the directory.
@@ -61,12 +60,7 @@ def existing_directory_action(
     if lacks is None:
         return ItemAction.META, 0
     if is_ctime_since_earlier_run(rank.job, place, present.st_ctime_ns):
-        born = birth_time(target, b"")
-        if born and is_ctime_since_earlier_run(rank.job, place, born):
-            return ItemAction.META, 0
-        is_written = is_ctime_since_earlier_run(rank.job, place, present.st_mtime_ns)
-        is_opened = stat.S_IMODE(present.st_mode) == stat.S_IMODE(attributes.mode) | 0o700
-        lacks = lacks._replace(times=lacks.times and not is_written, mode=lacks.mode and not is_opened)
+        return ItemAction.META, 0
     if not lacks.is_update_needed:
         return ItemAction.SKIP, 0
     from pcopy.tasks.files.differences import differences_of_metadata
