@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.users import is_root
 
-NOT_PACKAGED = ("b3sum", "fish", "zsh")
+NOT_PACKAGED = ("b3sum",)
 """Programs that ``bin/install-debian-packages tests`` does not install."""
 
 KINDS = {
