@@ -204,9 +204,11 @@ def test_page_shows_options_of_the_help(program: str) -> None:
     page, text = (load_program(program).help_or_version_text([word]) for word in ("-h", "--help"))
     shown = re.findall(r"^  (-\S.*?)  ", page, re.MULTILINE)
     assert len(shown) >= 6
-    offered = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text.partition("\nexamples:")[0]))
+    option = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
+    offered = set(option.findall(text.partition("\nexamples:")[0]))
     for words in shown:
-        assert {word.rstrip(",") for word in words.split() if word.startswith("-")} <= offered
+        assert set(option.findall(words)) <= offered
+        assert option.match(words)
 
 
 LISTS = {"pcopy": ("a/", "b"), "ptar": ("-cf", "a.tar"), "prm": (), "pchmod": ("u+r",), "pwalk": ()}
