@@ -95,7 +95,7 @@ ADVICE_OF_PSYNC = UnknownOptionAdvice(
         "--compress": "psync makes trees equal; pcopy --compress zstd SRC DST writes compressed files",
         **dict.fromkeys(
             ("--files-from", "--from", "-0", "--from0", "--null"),
-            "a list does not show what SRC lacks, which psync would delete; write pcopy --files-from LIST SRC DST",
+            "a list does not show what SRC lacks, which psync would delete; write pcopy --from LIST SRC DST",
         ),
         "--decompress": "psync makes trees equal; pcopy --decompress SRC DST writes decompressed files",
     },

@@ -56,8 +56,10 @@ MISTAKES = {
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
     # Options and purposes of other programs of the suite
-    "a list of pwalk": Mistake(["--from", "file", "data", "archive"], "--from: write --files-from LIST"),
-    "a list of pcopy": Mistake(["--from0", "file"], "--from0: write -0 together with --from LIST", "prm"),
+    "a list for psync": Mistake(
+        ["--from", "file", "data/", "archive"], "--from: a list does not show what SRC lacks", "psync"
+    ),
+    "a list of pcopy": Mistake(["--from0", "file"], "-0 says how the paths in --from end: give --from, too", "prm"),
     "an output after a test": Mistake(["data", "-type", "f", "-o", "x.csv"], "write --output x.csv", "pwalk"),
     "-q after a test": Mistake(["data", "-type", "f", "-q"], "short options stand before the first test", "pwalk"),
     "a key with a dash": Mistake(["--sort", "-size", "data"], "write --sort=-size", "pwalk"),

@@ -78,7 +78,7 @@ def test_psync_has_no_option_for_path_lists() -> None:
     assert not re.search(r"^ +(-0|--files-from|--from0)\b", help_text, re.MULTILINE)
     for words in ("--files-from list", "--files-from=list", "-0", "--from0", "--from list"):
         reported = refusal(lambda: PSYNC.parse_command_line([*words.split(), "source/", "copy"]))  # noqa: B023
-        assert reported.startswith(words[:2]) and "write pcopy --files-from LIST" in reported and "\n" not in reported
+        assert reported.startswith(words[:2]) and "write pcopy --from LIST SRC DST" in reported and "\n" not in reported
 
 
 def test_remote_paths_of_rsync_are_refused(trees: Path) -> None:
