@@ -1,10 +1,14 @@
-"""Background threads whose start cannot hang if memory is short.
+"""Background threads whose start and end cannot hang the caller if memory is short.
 
 A new thread needs memory before it runs any Python code. If the system refuses that memory, the thread ends without a
 message, and ``threading.Thread.start`` would wait for ever. Here the thread that starts another one (the caller)
 notices this, because a thread that ends releases its argument; and the caller waits for a limited time only. A lock
 decides who owns the action. If the new thread acquires the lock first, it runs the action. If the caller acquires the
 lock first, because it has given up waiting, the action is never run.
+
+A thread that has begun can run out of memory at any operation, even at the first call of its action. So its end is
+always noticed: ``error`` has the exception with which the action has ended, and a caller that waits for something else
+than the end (a result in a queue, for instance) must look at it from time to time.
 """
 
 from __future__ import annotations
@@ -61,14 +65,46 @@ class OneShotSignal:
         self._lock.release()
 
 
+class DetachedThread:
+    """A thread whose start is not awaited; ``has_ended`` is True as soon as it has ended, for whatever reason."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        """Start a thread that calls ``action``. Raise ``OSError`` if the system refuses a thread.
+
+        If memory is short, the thread may end before it calls ``action``.
+        """
+        # Watch the argument: a thread that ends releases it, even if the thread could run no code for lack of memory.
+        # The function ``run`` cannot be watched, because CPython 3.11 never releases it if it was not called.
+        argument: set[object] = set()
+        self._released: list[object] = []
+        self._watch = ref(argument, self._released.append)  # a C function: one in Python would need memory, too
+
+        def run(_: object) -> None:
+            action()
+
+        try:
+            start_new_thread(run, (argument,))
+        except (RuntimeError, MemoryError) as error:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the thread has ended."""
+        return bool(self._released)
+
+
 class BackgroundThread:
-    """A thread that runs ``action`` once. If the process ends before, the thread ends with it."""
+    """A thread that runs ``action`` once. If the process ends before, the thread ends with it.
+
+    ``error`` is the exception with which the action has ended; None while it runs, and if it has returned.
+    """
 
     def __init__(self, action: Callable[[], object]) -> None:
         """Start the thread, and return when ``action`` has begun. Raise ``OSError`` if no thread can be started.
 
         After an error the action is never run.
         """
+        self.error: BaseException | None = None
         self._action = action
         self._end_lock = allocate_lock()
         self._end_lock.acquire()
@@ -82,39 +118,40 @@ class BackgroundThread:
             self._end_lock.release()
         return has_ended
 
+    def raise_error(self) -> None:
+        """Raise the exception with which the action has ended, if there is one."""
+        if self.error is not None:
+            raise self.error
+
     def _try_start_thread(self) -> bool:
         """Try to start a thread that runs the action. True: it runs the action; False: no thread will ever run it."""
         claim, begun = allocate_lock(), allocate_lock()
         begun.acquire()
 
-        def run(_: object) -> None:
+        def run() -> None:
             if claim.acquire(blocking=False):
                 begun.release()
                 try:
                     self._action()
+                except BaseException as error:
+                    self.error = error
                 finally:
                     self._end_lock.release()
 
-        # Watch the argument: a thread that ends releases it, even if the thread could run no code for lack of memory.
-        # The function ``run`` cannot be watched, because CPython 3.11 never releases it if it was not called.
-        argument: set[object] = set()
-        released: list[object] = []
-        watch = ref(argument, released.append)  # The callback is a C function: one in Python would need memory, too.
         try:
-            start_new_thread(run, (argument,))
-        except (RuntimeError, MemoryError):
+            thread = DetachedThread(run)
+        except (OSError, MemoryError):
             return False
-        del argument
         until = time.monotonic() + _START_TIMEOUT
         while not begun.acquire(timeout=_START_CHECK_INTERVAL):
-            if released or time.monotonic() > until:
-                del watch
+            if thread.has_ended or time.monotonic() > until:
                 return not claim.acquire(blocking=False)
         return True
 
 
 def run_in_background(action: Callable[[], object], nap: float) -> Generator[None, None, None]:
-    """Generator: run ``action`` in another thread, and yield every ``nap`` seconds until it has ended.
+    """Generator: run ``action`` in another thread, and yield every ``nap`` seconds until it has ended. If it has ended
+    with an exception, raise that.
 
     So the caller can do other work meanwhile. If no thread can be started, run the action in this thread, without
     yielding.
@@ -126,3 +163,4 @@ def run_in_background(action: Callable[[], object], nap: float) -> Generator[Non
         return
     while not thread.join(nap):
         yield
+    thread.raise_error()

@@ -151,6 +151,10 @@ class ThreadedTaskJournal:
     def _queue_action(self, action: Callable[[], None]) -> None:
         """Let the thread run ``action`` after all earlier actions. The first call starts the thread."""
         self._actions.put(action)
+        self._ensure_thread_runs()
+
+    def _ensure_thread_runs(self) -> None:
+        """Start the thread, or run the queued actions in this one if that is impossible."""
         if self._thread is None:
             try:
                 self._thread = BackgroundThread(self._run_actions)
@@ -159,10 +163,21 @@ class ThreadedTaskJournal:
                 self._actions.put(None)
                 self._run_actions()
 
-    def stop_recording(self, error: Exception) -> None:
+    def check_thread(self) -> None:
+        """If the thread has ended for lack of memory, stop recording, and let a new thread run the remaining actions.
+
+        The caller calls this every few milliseconds, since the thread itself may be unable to report anything.
+        """
+        if self._thread is not None and self._thread.error is not None:
+            self.stop_recording(self._thread.error)
+            self._thread = None
+            self._ensure_thread_runs()
+
+    def stop_recording(self, error: BaseException) -> None:
         """Stop recording because of ``error``, but let the job continue without a checkpoint."""
         if not self._is_abandoned:  # otherwise the job was removed on purpose, and the reason has been reported
-            self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {error}"
+            reason = resource_error_text(error) if isinstance(error, MemoryError) else error
+            self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {reason}"
         self.has_failed = True
 
     def close(self, patience: float) -> bool:
@@ -173,6 +188,7 @@ class ThreadedTaskJournal:
         rank 0 may be removing the job.
         """
         if self._thread is not None:
+            self.check_thread()
             self._actions.put(None)
             if not self._thread.join(patience):
                 self._is_abandoned = True

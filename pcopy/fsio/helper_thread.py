@@ -10,13 +10,16 @@ runs immediately in the caller's thread.
 
 from __future__ import annotations
 
-from _queue import SimpleQueue  # queue loads threading, too, which no copy needs
+from _queue import Empty, SimpleQueue  # queue loads threading, too, which no copy needs
 from collections.abc import Callable
 from typing import Any
 
 from pcopy.background import BackgroundThread
 
 _Call = tuple[Callable[..., object], tuple[Any, ...]]
+
+_THREAD_CHECK_INTERVAL = 0.5
+"""Seconds between two checks, while a result is awaited, whether the thread has ended for lack of memory."""
 
 
 class HelperThread:
@@ -29,15 +32,16 @@ class HelperThread:
         self._calls: SimpleQueue[_Call] = SimpleQueue()
         self._results: SimpleQueue[BaseException | None] = SimpleQueue()
         self._pending = 0
-        self._runs_inline: bool | None = None
-        """True if no thread could be started, None before the first call."""
+        self._thread: BackgroundThread | None = None
+        self._runs_inline = False
+        """True if no thread could be started, or if it has ended for lack of memory."""
 
     @property
     def pending_call_count(self) -> int:
         """Number of submitted calls that may still be unfinished. Reading it raises the exception of a call that has
         finished with one.
         """
-        while self._pending and not self._results.empty():
+        while self._pending and (self._runs_inline or not self._results.empty()):
             self._await_end_of_next_call()
         return self._pending
 
@@ -48,7 +52,7 @@ class HelperThread:
         An exception of ``action`` is raised later, by ``wait`` or ``pending_call_count``. If no thread can be started,
         ``action`` runs now and its exception is raised here.
         """
-        if self._runs_inline is None:
+        if self._thread is None and not self._runs_inline:
             self._start_thread()
         if self._runs_inline:
             action(*arguments)
@@ -70,20 +74,34 @@ class HelperThread:
         """
         while self._pending:
             self._pending -= 1
-            self._results.get()
+            self._result_of_next_call()
 
     def _await_end_of_next_call(self) -> None:
         """Wait until one more call is finished. If the call has raised an exception, raise that."""
         self._pending -= 1
-        error = self._results.get()
+        error = self._result_of_next_call()
         if error is not None:
             raise error
+
+    def _result_of_next_call(self) -> BaseException | None:
+        """Wait until one more call is finished; return its exception, or None.
+
+        If the thread has ended for lack of memory, return the exception that ended it for each call that is unfinished;
+        later calls run in the caller's thread.
+        """
+        while True:
+            try:
+                return self._results.get(block=not self._runs_inline, timeout=_THREAD_CHECK_INTERVAL)
+            except Empty:
+                error = self._thread.error if self._thread is not None else None
+                if self._runs_inline:
+                    return error
+                self._runs_inline = error is not None
 
     def _start_thread(self) -> None:
         """Start the thread. If that fails, calls run in the caller's thread from now on."""
         try:
-            BackgroundThread(self._run_submitted_calls)
-            self._runs_inline = False
+            self._thread = BackgroundThread(self._run_submitted_calls)
         except OSError:
             self._runs_inline = True
 

@@ -20,9 +20,11 @@ import errno
 import os
 import struct
 import sys
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock
+from functools import partial
 
 from pcopy import libc
+from pcopy.background import BackgroundThread
 from pcopy.fsio.retries import open_with_retries
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING: typing takes longer to load than all else here
@@ -439,8 +441,8 @@ def serve_sync_requests() -> None:
             _handle_request(request_type, number, descriptors)
             continue
         try:
-            start_new_thread(_handle_request, (request_type, number, descriptors))
-        except (RuntimeError, MemoryError):
+            BackgroundThread(partial(_handle_request, request_type, number, descriptors))
+        except OSError:  # No thread can be started: the next requests wait.
             _handle_request(request_type, number, descriptors)
 
 
@@ -454,24 +456,26 @@ def _handle_request(request_type: int, number: int, descriptors: list[int]) -> N
     send the results.
 
     The first of ``descriptors`` is the socket for the answer. If there are fewer than ``number`` others, the operating
-    system has dropped some because of the limit of open files.
+    system has dropped some because of the limit of open files. All are closed, also if memory is short: the end of
+    the socket without an answer completes the request.
     """
-    import _socket
-
-    answers, files = _socket.socket(fileno=descriptors[0]), descriptors[1:]
-    if len(files) < number:
-        numbers = [_NOTHING_SYNCED]
-    elif request_type == _FILES_REQUEST:
-        numbers = _sync_files(files)
-    else:
-        numbers = [_sync_file_system_and_servers(files)]
-    for descriptor in files:
-        _close_quietly(descriptor)
-    try:  # noqa: SIM105
-        answers.send(b"".join(map(_RESULT_FORMAT.pack, numbers)))
+    answer_socket, files = descriptors[0], descriptors[1:]
+    try:
+        try:
+            if len(files) < number:
+                numbers = [_NOTHING_SYNCED]
+            elif request_type == _FILES_REQUEST:
+                numbers = _sync_files(files)
+            else:
+                numbers = [_sync_file_system_and_servers(files)]
+        finally:
+            for descriptor in files:
+                _close_quietly(descriptor)
+        os.write(answer_socket, b"".join(map(_RESULT_FORMAT.pack, numbers)))
     except OSError:
         pass  # the rank no longer waits for the answer
-    answers.close()
+    finally:
+        _close_quietly(answer_socket)
 
 
 def _sync_files(descriptors: list[int]) -> list[int]:

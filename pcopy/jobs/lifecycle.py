@@ -266,25 +266,17 @@ def _run_within_timeout(patience: float | None, action: Callable[[], object]) ->
 
     If it did not end, the thread runs on, and its result is ignored. Raise ``RequestRefused`` if ``action`` failed.
     """
-    errors: list[RequestRefused] = []
-
-    def run() -> None:
-        try:
-            action()
-        except RequestRefused as refused:
-            errors.append(refused)
-        except RESOURCE_EXCEPTIONS as error:
-            reason = f"cannot record how the job ended: {resource_error_text(error)}"
-            errors.append(RequestRefused(reason))
-
     try:
-        is_over = BackgroundThread(run).join(patience)
-    except OSError:  # No thread can be started: run the action in this one.
-        run()
-        is_over = True
-    if errors:
-        raise errors[0]
-    return is_over
+        try:
+            thread = BackgroundThread(action)
+        except OSError:  # No thread can be started: run the action in this one.
+            action()
+            return True
+        is_over = thread.join(patience)
+        thread.raise_error()
+        return is_over
+    except RESOURCE_EXCEPTIONS as error:
+        raise RequestRefused(f"cannot record how the job ended: {resource_error_text(error)}") from error
 
 
 def resume_command(directory: bytes) -> str:

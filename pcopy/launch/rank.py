@@ -394,7 +394,7 @@ class _RankRunner:
         elif setup.notices is not None:
             report = partial(setup.notices.send, self._rank.number)
         voice = SilenceMessagePrinter(self._rank.number, setup.hosts, report, setup.notices)
-        watchdog = RankWatchdog(
+        watchdog = self._watchdog = RankWatchdog(
             voice, self._heartbeat, lambda: current_activity(self._rank), oldest=partial(oldest_operation, backend.pool)
         )
         watchdog.end_process = setup.signals.end_process
@@ -486,9 +486,11 @@ class _RankRunner:
         """
         setup, journal, trouble = self._setup, self._journal, self._node.queue.spill_error
         self._heartbeat.beats += 1
+        self._watchdog.check_thread()
         if self._in_flight is not None:
             self._in_flight.measure_and_adapt_thread_count()
         if journal is not None:
+            journal.check_thread()
             self._print_checkpoint_messages(journal)
         reason = setup.signals.reason or self._rank.stop_reason
         if reason is None and journal is not None and journal.data_loss_reason:

@@ -151,6 +151,9 @@ class _NoWatchdog:
     def start(self) -> None:
         pass
 
+    def check_thread(self) -> None:
+        pass
+
     def stop(self) -> None:
         pass
 

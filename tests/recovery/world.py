@@ -280,7 +280,8 @@ class Queue:
         self._items.append(item)
         self._filled.set()
 
-    def get(self) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the next item. A limit of the time only serves to notice the end of a thread, which does not occur."""
         while not self._items:
             self._filled.wait()
         return self._items.popleft()
@@ -290,6 +291,7 @@ class BackgroundThread:
     """In the place of ``pcopy.background.BackgroundThread``."""
 
     def __init__(self, world: World, action: Callable[[], object]) -> None:
+        self.error: BaseException | None = None
         self._strand = world.spawn_beside(action)
         self._world = world
 
@@ -298,6 +300,9 @@ class BackgroundThread:
         while not self._strand.is_over and self._world.now < end:
             self._strand.over.wait(end - self._world.now)
         return self._strand.is_over
+
+    def raise_error(self) -> None:
+        """Memory is never short in the simulation, and an exception of any action ends it."""
 
 
 class Mutex:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from _queue import SimpleQueue
+from _queue import Empty, SimpleQueue
 from _thread import allocate_lock
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +34,8 @@ REPEATED_SIGINT_INTERVAL = 0.05
 group.
 """
 
+_THREAD_CHECK_INTERVAL = 0.5
+"""Seconds between two checks whether a thread has ended without an event, for lack of memory."""
 
 LAST_MESSAGE_TIMEOUT = 0.5
 """After a second SIGINT: maximum seconds in which the last message must be printed. The terminal may be stopped
@@ -104,15 +106,13 @@ class StopSignalHandler:
         until this process ends.
         """
         values: list[_Value] = []
-        errors: list[BaseException] = []
 
         def run() -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # The main thread handles them.
             try:
                 values.append(action())
-            except BaseException as error:
-                errors.append(error)
-            self._events.put(None)
+            finally:
+                self._events.put(None)
 
         self.raise_if_stopped()
         try:
@@ -120,13 +120,22 @@ class StopSignalHandler:
         except OSError:  # No thread can be started: run the action in this one.
             values.append(action())
         else:
-            self._events.get()  # returns when the thread ends or a signal arrives
+            while not thread.join(0) and not self._is_event_in(_THREAD_CHECK_INTERVAL):
+                pass
             self.raise_if_stopped()
             thread.join(None)
+            self.raise_if_stopped()
+            thread.raise_error()
         self.raise_if_stopped()
-        if errors:
-            raise errors[0]
         return values[0]
+
+    def _is_event_in(self, seconds: float) -> bool:
+        """Wait up to this number of ``seconds`` for the end of a thread or a signal; return True if there is one."""
+        try:
+            self._events.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
 
     def ignore_stop_signals(self) -> None:
         """Ignore ``STOP_SIGNALS`` from now on: the job is over and its result was printed, so the exit status must not

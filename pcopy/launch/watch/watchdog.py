@@ -19,10 +19,12 @@ import os
 import select
 import signal
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock
 from collections.abc import Callable, Sequence
 
+from pcopy.background import DetachedThread
 from pcopy.engine.progress import MAX_SILENT_RANKS
+from pcopy.errors import resource_error_text
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_ignoring_errors
@@ -134,6 +136,7 @@ class RankWatchdog:
         self._stopping = False
         self._is_stopped = False
         self._ended = allocate_lock()
+        self._thread: DetachedThread | None = None
 
     def start(self) -> None:
         """Watch the calling thread from now on. If the watchdog thread cannot be started, print a message; the job runs
@@ -143,16 +146,29 @@ class RankWatchdog:
             self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
             self._ended.acquire()
-            # Not threading.Thread, whose start() waits for the new thread: with 64 ranks that takes noticeable time.
-            start_new_thread(
-                self._watch_until_stopped, ()
-            )  # The thread inherits the signal mask from before the block below.
-        except (OSError, RuntimeError) as error:
-            self._is_stopped = True
-            signal.set_wakeup_fd(-1)
-            self._voice.print_message(f"rank {self._voice.rank}: cannot watch for silent ranks: {error}")
+            # The start is not awaited: with 64 ranks that takes noticeable time. The thread inherits the signal mask
+            # from before the block below.
+            self._thread = DetachedThread(self._watch_until_stopped)
+        except (OSError, MemoryError) as error:
+            self._continue_without_thread(error)
             return
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def check_thread(self) -> None:
+        """If the thread has ended for lack of memory, let the main thread receive signals again, and print a message.
+
+        The main thread calls this every few milliseconds.
+        """
+        if not self._is_stopped and self._thread is not None and self._thread.has_ended:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            self._continue_without_thread(MemoryError())
+
+    def _continue_without_thread(self, error: OSError | MemoryError) -> None:
+        """Print that ranks are not watched because of ``error``, and let signals work as without a watchdog."""
+        self._is_stopped = True
+        signal.set_wakeup_fd(-1)
+        reason = resource_error_text(error)
+        self._voice.print_message(f"rank {self._voice.rank}: cannot watch for silent ranks: {reason}")
 
     def stop(self) -> None:
         """Stop the thread after a last check. Wait until it has ended only if it may still print a message."""
@@ -171,17 +187,18 @@ class RankWatchdog:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         pause = self._pace.check
-        while not self._is_stopped:
-            try:
-                if poll.poll(pause * 1000):
-                    self._handle_signals(os.read(self._wake, 64))
-            except OSError:  # The system lacks a resource, perhaps for a moment.
-                time.sleep(_RETRY_SECONDS)
-            self._check_signs_of_life()
-            pause = (
-                self._pace.check / 4 if self._own_monitor.has_reported_silence or self._stopping else self._pace.check
-            )
-        self._ended.release()
+        try:
+            while not self._is_stopped:
+                try:
+                    if poll.poll(pause * 1000):
+                        self._handle_signals(os.read(self._wake, 64))
+                    self._check_signs_of_life()
+                except (OSError, MemoryError):  # The system lacks a resource, perhaps for a moment.
+                    time.sleep(_RETRY_SECONDS)
+                is_urgent = self._own_monitor.has_reported_silence or self._stopping
+                pause = self._pace.check / 4 if is_urgent else self._pace.check
+        finally:
+            self._ended.release()
 
     def _handle_signals(self, signals: bytes) -> None:
         """Handle signals that ask the job to stop: from now on report earlier that ranks give no sign of life. On a
