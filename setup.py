@@ -16,6 +16,7 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 PREBUILT = os.environ.get("PCOPY_PREBUILT_BACKEND")
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -41,6 +42,14 @@ class BuildBackend(build_ext):
         path.chmod(0o755)
 
 
+class SourceDistribution(sdist):
+    """Builds the source distribution, with setup.cfg as it is: setuptools adds a section to it."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        shutil.copyfile("setup.cfg", Path(base_dir, "setup.cfg"))
+
+
 options: dict[str, Any] = {}
 if PREBUILT is not None:
     options["ext_modules"] = [Extension("pcopy.fsio.backend._native", [], py_limited_api=True)]
@@ -51,4 +60,4 @@ else:
 if not IS_FREE_THREADED:
     options["options"] = {"bdist_wheel": {"py_limited_api": "cp311"}}
 
-setup(cmdclass={"build_ext": BuildBackend}, **options)
+setup(cmdclass={"build_ext": BuildBackend, "sdist": SourceDistribution}, **options)

@@ -40,6 +40,8 @@ def test_sdist_has_all_files_and_is_the_same_each_time(release: dict[str, Any], 
         os.umask(umask)
     with tarfile.open(sdist) as packed:
         members = {member.name.partition("/")[2]: member for member in packed.getmembers() if member.isfile()}
+        contents = {name: file.read() for name, member in members.items() if (file := packed.extractfile(member))}
+    modes = {name: bool(member.mode & 0o100) for name, member in members.items()}
     made = {name for name in members if name in ("PKG-INFO",) or name.startswith("pcopy.egg-info/")}
     if (ROOT / ".git").exists():
         listed = subprocess.run(["git", "ls-files", "-z"], check=True, cwd=ROOT, capture_output=True, text=True)
@@ -49,10 +51,9 @@ def test_sdist_has_all_files_and_is_the_same_each_time(release: dict[str, Any], 
         assert tracked <= members.keys()
         tracked = members.keys() - made
     assert members.keys() - made == tracked
-    for name, member in members.items():
-        if name not in made | {"setup.cfg"}:  # setuptools adds a section to setup.cfg
-            executable = bool((ROOT / name).stat().st_mode & 0o100)
-            assert (name, member.size, bool(member.mode & 0o100)) == (name, (ROOT / name).stat().st_size, executable)
+    for name in tracked:
+        executable = bool((ROOT / name).stat().st_mode & 0o100)
+        assert (name, contents[name], modes[name]) == (name, (ROOT / name).read_bytes(), executable)
 
 
 def build(area: Path, prebuilt: Path, source: Path) -> subprocess.CompletedProcess[str]:
