@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the files of a release: the source distribution, and one wheel each for x86-64 and aarch64.
 
-    python3 packaging/build_release.py [--output DIRECTORY] [--only ARCHITECTURE|sdist]...
+    python3 packaging/build_release.py [--output DIRECTORY] [--only ARCHITECTURE|sdist]... [--twice]
 
 Required: Linux, Python 3.11 or later with its headers (python3-dev) and venv (python3-venv), and pip's access to a
 package index. Everything else comes from there, in the exact versions of packaging/requirements.txt: zig, a compiler
@@ -9,6 +9,7 @@ that has the headers and symbols of old versions of glibc for each architecture,
 
 Two builds of the same commit, by the same version of Python, make the same files: their times are that of the commit
 (or SOURCE_DATE_EPOCH), their order and modes are fixed. The wheels are built from the unpacked source distribution.
+--twice checks this: it builds the files a second time under other circumstances and compares them byte for byte.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ class BuildFailed(Exception):
 
 
 def run(*command: str | Path, where: Path | None = None, **environment: str) -> str:
-    """Run a command and return its output. Raise ``BuildFailed`` if it fails."""
+    """Run a command and return its output. Raise ``BuildFailed`` if it fails.
+
+    Locale, umask and order of sets are fixed, so that they do not change the files that it makes.
+    """
     env = {**os.environ, "PYTHONHASHSEED": "0", "LC_ALL": "C", **environment}
-    done = subprocess.run([*map(str, command)], check=False, cwd=where, env=env, capture_output=True, text=True)
+    words = [*map(str, command)]
+    done = subprocess.run(words, check=False, cwd=where, env=env, capture_output=True, text=True, umask=0o022)
     if done.returncode:
-        raise BuildFailed(
-            f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}".strip()
-        )
+        raise BuildFailed(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}{done.stderr}".strip())
     return done.stdout
 
 
@@ -253,7 +256,6 @@ def build_wheel(python: Path, source: Path, library: Path, architecture: str, ou
 
 def build(output: Path, wanted: list[str]) -> list[Path]:
     """Build the wanted files and return their paths."""
-    os.umask(0o022)
     time = commit_time()
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pcopy-release-") as directory:
@@ -269,7 +271,8 @@ def build(output: Path, wanted: list[str]) -> list[Path]:
                 packed.extractall(work / "unpacked", filter="data")
             (source,) = (work / "unpacked").iterdir()
             headers, xxhash = make_headers(work), fetch_xxhash(python, work)
-            shutil.copy(xxhash / "LICENSE", source / "LICENSE.xxHash")
+            licence = Path(shutil.copyfile(xxhash / "LICENSE", source / "LICENSE.xxHash"))
+            licence.chmod(0o644)
             for name in architectures:
                 library = compile_backend(python, source, name, headers, xxhash, work)
                 made.append(build_wheel(python, source, library, name, output, time))
@@ -279,15 +282,41 @@ def build(output: Path, wanted: list[str]) -> list[Path]:
     return made
 
 
+def build_twice(output: Path, wanted: list[str]) -> list[Path]:
+    """Build the wanted files twice and return their paths. Raise ``BuildFailed`` if a file differs between the builds.
+
+    The second build starts from the unpacked source distribution of the first: later, in another directory, from files
+    with other modes, and with another umask and time zone.
+    """
+    with tempfile.TemporaryDirectory(prefix="pcopy-twice-") as directory:
+        first, second = Path(directory, "first"), Path(directory, "second, in a directory with another name")
+        made = build(first, ["sdist", *wanted])
+        with tarfile.open(made[0]) as packed:
+            packed.extractall(second / "unpacked", filter="data")
+        (source,) = (second / "unpacked").iterdir()
+        run("chmod", "-R", "go-rwx", source)
+        script = [sys.executable, source / "packaging/build_release.py", "--output", second / "made"]
+        only = [word for name in ("sdist", *wanted) for word in ("--only", name)]
+        again = ["sh", "-c", 'umask 077; exec "$@"', "sh", *script, *only]
+        run(*again, TMPDIR=str(second), TZ="UTC-14")
+        for path in made:
+            if path.read_bytes() != (second / "made" / path.name).read_bytes():
+                raise BuildFailed(f"{path.name}: two builds differ")
+        output.mkdir(parents=True, exist_ok=True)
+        names = [path for path in made if "sdist" in wanted or path != made[0]]
+        return [Path(shutil.move(path, output / path.name)) for path in names]
+
+
 def main() -> int:
     """Build what the command line wants, and print the paths."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, default=CHECKOUT / "dist", help="directory of the files (default: dist)")
     kinds = ["sdist", *ARCHITECTURES]
     parser.add_argument("--only", action="append", choices=kinds, help="build only this file; may be repeated")
+    parser.add_argument("--twice", action="store_true", help="build twice; fail if the builds are not the same")
     arguments = parser.parse_args()
     try:
-        for path in build(arguments.output.absolute(), arguments.only or kinds):
+        for path in (build_twice if arguments.twice else build)(arguments.output.absolute(), arguments.only or kinds):
             print(path)
     except BuildFailed as failure:
         print(f"{parser.prog}: {failure}", file=sys.stderr)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import runpy
+import stat
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,37 @@ def test_sdist_has_all_files_and_is_the_same_each_time(release: dict[str, Any], 
     for name in tracked:
         executable = bool((ROOT / name).stat().st_mode & 0o100)
         assert (name, contents[name], modes[name]) == (name, (ROOT / name).read_bytes(), executable)
+
+
+def made_wheel(release: dict[str, Any], place: Path, umask: int) -> Path:
+    """Build a wheel with the C backend of the tests, under the given umask, in a directory below ``place``."""
+    source, output = place / "source", place / "output"
+    release["copy_source"](source)
+    (source / "LICENSE.xxHash").write_text("The licence of xxHash\n")
+    (source / "LICENSE.xxHash").chmod(0o644)
+    output.mkdir()
+    before = os.umask(umask)
+    try:
+        made = release["build_wheel"](Path(sys.executable), source, native.BUILT, "x86_64", output, EPOCH)
+    finally:
+        os.umask(before)
+    assert isinstance(made, Path)
+    return made
+
+
+def test_wheel_is_the_same_each_time(release: dict[str, Any], area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--twice also compares what zig compiles."""
+    native.require()
+    monkeypatch.setenv("TZ", "UTC+11")
+    wheel = made_wheel(release, area / "one", 0o022)
+    monkeypatch.setenv("TZ", "UTC-14")
+    another = made_wheel(release, area / "another, with a longer name", 0o077)
+    assert another.name == wheel.name and another.read_bytes() == wheel.read_bytes()
+    with zipfile.ZipFile(wheel) as packed:
+        members = packed.infolist()
+    assert {member.date_time for member in members} == {(2023, 11, 14, 22, 13, 20)}  # EPOCH in UTC
+    modes = {stat.S_IMODE(member.external_attr >> 16) for member in members if not member.filename.endswith("/RECORD")}
+    assert modes == {0o644, 0o755}
 
 
 def build(area: Path, prebuilt: Path, source: Path) -> subprocess.CompletedProcess[str]:
