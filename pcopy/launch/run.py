@@ -23,7 +23,7 @@ from pcopy.errors import (
     resource_error_text,
 )
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name, free_threading_notice
 from pcopy.fsio.durable import boot_ids_of_job
 from pcopy.jobs.lifecycle import CheckpointSettings, options_as_primitives, options_from_primitives, resume_command
 from pcopy.jobs.rank_store import wait_until_job_is_visible
@@ -364,10 +364,13 @@ def _create_job_directory(
 
 def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: RankStarter) -> None:
     """Warn if hosts use different backends (code in C or in Python that performs the system calls), because the Python
-    backend is slower. With -v, print which one is used.
+    backend is slower, and print a notice if a free-threaded Python cannot use the C backend. With -v, print which one
+    is used.
     """
     if preparation.output.quiet:
         return
+    if notice := free_threading_notice():
+        screen.receive_notice(notice)
     text = backends_text(ranks.descriptions)
     if ";" in text:
         screen.receive_notice(f"warning: hosts use different backends, and the Python backend is slower: {text}")
