@@ -1,7 +1,8 @@
 #!/bin/sh
 # Usage: check_installed.sh COMMAND...
-# RANKS is the number of ranks (default: 2). Checks an installed pcopy, which COMMAND starts ("pcopy", or "qemu-aarch64-static -L ROOT python3 -m pcopy"): it has
-# the C backend, and copies a tree that diff finds equal, with digests that pcopy verifies.
+# Checks an installed pcopy, which COMMAND starts ("pcopy", or "chroot ROOT /qemu-aarch64-static /usr/bin/python3 -m
+# pcopy"): it has the C backend, and copies a tree that diff finds equal, with digests that pcopy verifies. RANKS is the
+# number of ranks (default: 2).
 set -eu
 
 area=$(mktemp -d)

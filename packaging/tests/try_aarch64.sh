@@ -1,9 +1,8 @@
 #!/bin/sh
 # Usage: try_aarch64.sh DIRECTORY [MIRROR]
 # Runs the wheel for aarch64, from DIRECTORY, with an emulator (qemu-user-static) and Debian's Python for that
-# architecture. Run it as root, on Debian with debootstrap and
-# qemu-user-static. MIRROR is a mirror of Debian; by default
-# that of this host's apt.
+# architecture. Run it as root, on Debian with debootstrap and qemu-user-static. MIRROR is a mirror of Debian; by
+# default that of this host's apt.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,7 +29,7 @@ rm -f "$root/proc" # a link to this host's
 mkdir -p "$root/proc"
 # In a mount namespace of its own, whose mounts end with it. One rank: the emulator has threads of its own, and pcopy
 # forks ranks only where it has one thread.
-RANKS=1 PYTHONPATH=/site unshare --mount --propagation private sh -eu -c '
+RANKS=1 TMPDIR=/tmp PYTHONPATH=/site unshare --mount --propagation private sh -eu -c '
     mount -t proc proc "$1/proc"
     mount --bind /dev "$1/dev"
     mount --bind /tmp "$1/tmp"
