@@ -81,7 +81,8 @@ def _copy_ways(options: Sequence[str]) -> dict[str, Way]:
 
 
 def _hard_link_ways(options: Sequence[str]) -> dict[str, Way]:
-    return {"cp -a": CP, "rsync -aH": Way(("rsync", "-aH", "SRC/", "DST")), **_pcopy_ways(options)}
+    rsync = Way(("rsync", "-aH", "SRC/", "DST"))
+    return {"cp -a": CP, "rsync -aH": rsync, **ways.available_mpifileutils("dcp"), **_pcopy_ways(options)}
 
 
 def _digest_ways(options: Sequence[str]) -> dict[str, Way]:
@@ -97,7 +98,11 @@ def _checkpoint_ways(options: Sequence[str]) -> dict[str, Way]:
 
 
 def _unchanged_copy_ways(options: Sequence[str]) -> dict[str, Way]:
-    return {"rsync -a": RSYNC, **_pcopy_ways(options, " --existing changed")}
+    return {
+        "rsync -a": RSYNC,
+        **ways.available_mpifileutils("dsync"),
+        **_pcopy_ways(options, " --existing changed"),
+    }
 
 
 def _removal_ways(options: Sequence[str]) -> dict[str, Way]:
@@ -127,7 +132,8 @@ def _in_flight_ways(options: Sequence[str], least: int = 16) -> dict[str, Way]:
 
 
 def _in_flight_and_peer_ways(options: Sequence[str]) -> dict[str, Way]:
-    return {"cp -a": CP, "rsync -a": RSYNC, **_in_flight_ways(options, least=1)}
+    peers = {**ways.available_mpifileutils("dcp"), **ways.available_mpifileutils("dcp -n 16")}
+    return {"cp -a": CP, "rsync -a": RSYNC, **peers, **_in_flight_ways(options, least=1)}
 
 
 _LOCAL_TYPES = ("tmpfs", "ext4", "xfs")

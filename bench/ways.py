@@ -98,10 +98,17 @@ def bare_way(how: str, workers: int) -> Way:
 CP = Way(("cp", "-aT", "SRC", "DST"))
 RSYNC = Way(("rsync", "-a", "SRC/", "DST"))
 
-_MPI = (*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", f"{PROCESSORS}")
+_MPIEXEC = tuple(shlex.split(os.environ.get("MPIEXEC", "mpiexec")))
+_MPI = (*_MPIEXEC, "-n", f"{PROCESSORS}")
+
+
+def _dcp_way(ranks: int) -> Way:
+    """Return the way (a command to measure) that runs dcp of mpiFileUtils with this number of ranks."""
+    return Way((*_MPIEXEC, "-n", f"{ranks}", "dcp", "-q", "-p", "SRC", "DST"), must_be_faithful=False)
+
 
 PARALLEL_COPY_COMMANDS = {
-    "dcp": Way((*_MPI, "dcp", "-q", "-p", "SRC", "DST"), must_be_faithful=False),
+    "dcp": _dcp_way(PROCESSORS),
     "xcp": Way(("xcp", "-r", "-T", "-o", "--no-progress", "-w", f"{PROCESSORS}", "SRC", "DST"), must_be_faithful=False),
     "mcp": Way(("mcp", "-aT", f"--threads={PROCESSORS}", "SRC", "DST"), must_be_faithful=False),
     "fcp": Way((*_MPI, "fcp", "-p", "SRC", "DST"), must_be_faithful=False),
@@ -118,6 +125,9 @@ DRM_COMMAND = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
 """The command that runs drm, which removes trees in parallel."""
 _PRESERVE_OPTIONS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
 MPIFILEUTILS_COMMANDS = {
+    "dcp": PARALLEL_COPY_COMMANDS["dcp"],
+    "dcp -n 16": _dcp_way(16),
+    "dsync": Way((*_MPI, "dsync", "-q", "SRC", "DST"), must_be_faithful=False),
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
     "dfind": Way((*_MPI, "dfind", "-q", "SRC", "--size", "+1k", "--print"), syncs=True),
     "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u+rwX,go-rwx", "DST"), syncs=True),
@@ -165,6 +175,6 @@ def missing_parallel_copy_programs() -> list[str]:
     """Return the names of the other programs that are not installed."""
     return [
         name
-        for name in (*PARALLEL_COPY_COMMANDS, "drm", *(name for name in MPIFILEUTILS_COMMANDS if " " not in name))
+        for name in dict.fromkeys((*PARALLEL_COPY_COMMANDS, "drm", *(name.split()[0] for name in MPIFILEUTILS_COMMANDS)))
         if not is_available(name)
     ]
