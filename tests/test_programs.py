@@ -59,6 +59,11 @@ def test_all_programs_are_installed_as_commands() -> None:
         assert callable(getattr(script, program))
 
 
+def test_install_page_links_all_commands() -> None:
+    lists = re.findall(r"^ln -s \S+/bin/\{(.*)\} ", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    assert [each.split(",") for each in lists] == [sorted(COMMANDS)] * 2
+
+
 def test_all_programs_have_a_script_in_bin_that_ruff_checks() -> None:
     checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["extend-include"]
     assert checked == [f"bin/{program}" for program in sorted(PROGRAMS)]
