@@ -26,8 +26,8 @@ from pcopy.signature.manifest import ManifestEntry, ManifestWriter
 from pcopy.signature.plain_yaml import MAX_YAML_DEPTH, YamlError, load_yaml
 from pcopy.tasks.sign.manifest_lines import ReadManifest
 from pcopy.tools import extract
+from pcopy.walk.path_list import LISTING_MAGIC, MAX_LINE_BYTES, PathListReader
 from pcopy.walk.patterns import MAX_PATTERN_BYTES, patterns_in_file
-from pcopy.walk.saved_listing import LISTING_MAGIC, MAX_LINE_BYTES, PathListReader
 from tests.support.command import REPOSITORY, pcopy, show
 
 MIB = 1 << 20
@@ -53,11 +53,10 @@ LIMITS = {
     ),
     "manifest": (("signature.manifest.MAX_LINE_SIZE", "1 MiB in each line"),),
     "lists of paths": (
-        ("walk.saved_listing.MAX_LINE_BYTES", "1 MiB in each line"),
-        ("jobs.files_from._SORT_MEMORY", "64 MiB of memory"),
-        ("jobs.path_list._SORT_MEMORY", "64 MiB of memory"),
+        ("walk.path_list.MAX_LINE_BYTES", "1 MiB in each line"),
+        ("jobs.sorted_list._SORT_MEMORY", "64 MiB of memory"),
     ),
-    "names that `-T` lists for `-x` and `-t`": (
+    "names that `--from` lists for `-x` and `-t`": (
         ("tools.extract.MAX_LISTED_NAMES", "1,000,000 names"),
         ("tools.extract.MAX_LISTED_BYTES", "256 MiB in sum"),
     ),
@@ -99,7 +98,7 @@ def peak():
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
 from pcopy.cli import filter_options
 from pcopy.signature.plain_yaml import load_yaml
-from pcopy.walk.saved_listing import PathListReader
+from pcopy.walk.path_list import PathListReader
 before = peak()
 try:
     {what}
@@ -124,7 +123,7 @@ def peak_of(what: str, *arguments: object) -> tuple[int, str]:
 def test_line_length_of_a_list_is_limited(area: Path, more: int, end: bytes, before: bytes) -> None:
     line = b"x" * (MAX_LINE_BYTES + more)
     (area / "list").write_bytes((before + (end or b"\n") if before else b"") + line + end)
-    with PathListReader(os.fsencode(area / "list"), "--from", nul=end == b"\0") as listing:
+    with PathListReader(os.fsencode(area / "list"), nul=end == b"\0") as listing:
         if more:
             with pytest.raises(RequestRefused, match=f"line {2 if before else 1}: is longer than any path"):
                 list(listing)
@@ -132,7 +131,7 @@ def test_line_length_of_a_list_is_limited(area: Path, more: int, end: bytes, bef
             assert [len(found.path) for found in listing] == [len(before)] * bool(before) + [MAX_LINE_BYTES]
 
 
-READ_LIST = "list(PathListReader(sys.argv[1].encode(), '--from'))"
+READ_LIST = "list(PathListReader(sys.argv[1].encode()))"
 
 
 @pytest.mark.parametrize(

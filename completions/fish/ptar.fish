@@ -23,7 +23,7 @@ complete -c ptar -l signature -r -F -d '-c: write the signature of PATH to FILE,
 complete -c ptar -l resume -d '-c: continue the archive that an interrupted run of the same command has begun, if there is one'
 complete -c ptar -l checkpoint-interval -r -f -d '-c: time between two records of the progress, for --resume'
 complete -c ptar -s T -l from -l files-from -r -F -d '-c: archive only what FILE lists'
-complete -c ptar -l null -l from0 -d 'the paths in -T end with a NUL, as find -print0 writes them'
+complete -c ptar -l null -l from0 -d 'the paths in --from end with a NUL, as find -print0 writes them'
 complete -c ptar -l dry-run -d '-c and -x: list what would be archived or unpacked'
 complete -c ptar -l hash -r -f -a 'xxh3-128 blake3' -d 'digest'
 complete -c ptar -l block-size -r -f -d 'unit of digests'

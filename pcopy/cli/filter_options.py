@@ -77,20 +77,19 @@ def has_patterns_from_standard_input(words: Sequence[str], parser: ArgumentParse
     )
 
 
-def requested_path_list(file: str | None, option: str, program: str, *, nul: bool) -> str | None:
+def requested_path_list(file: str | None, program: str, *, nul: bool) -> str | None:
     """Return ``file``, the value of ``--from``, unchanged after a check; None if the option is not given.
 
     Args:
-        option: the word for the option in messages.
         program: the name of the program, for messages.
         nul: True if ``-0`` is given.
 
     Raise ``RequestRefused`` if the value is empty, or if ``-0`` is given without the option.
     """
     if file is None and nul:
-        raise RequestRefused(f"-0 says how the paths in {option} end: give {option}, too; see {program} --help")
+        raise RequestRefused(f"-0 says how the paths in --from end: give --from, too; see {program} --help")
     if file == "":
-        raise RequestRefused(f"{option}: the empty string names no file; write - for standard input")
+        raise RequestRefused("--from: the empty string names no file; write - for standard input")
     return file
 
 
@@ -197,9 +196,7 @@ def _lines_of_pattern_file(text: str) -> Sequence[bytes]:
         raise ValueError("the file is too large: a file of patterns may have at most 16 MiB")
     lines = [line for _, line in islice(patterns_in_file(contents), MAX_PATTERNS + 1)]
     if len(lines) > MAX_PATTERNS:
-        raise ValueError(
-            f"the file has more than {MAX_PATTERNS:,} patterns, the limit: list the paths with --from or --files-from"
-        )
+        raise ValueError(f"the file has more than {MAX_PATTERNS:,} patterns, the limit: list the paths with --from")
     return lines
 
 
@@ -305,11 +302,10 @@ FILTER_OPTIONS: tuple[Option, ...] = (
         "only what FILE lists is {done} (-: standard input): one path per line, or a listing that pwalk has saved",
         brief="only what FILE lists",
         value="FILE",
-        dest="listing",
+        dest="list_file",
         in_files=False,
         variants={
             "pcopy": {
-                "dest": "files_from",
                 "brief": "",
                 "group": _GROUP,
                 "help": "copy what FILE lists (-: standard input), a path below SRC on each "
@@ -331,15 +327,11 @@ FILTER_OPTIONS: tuple[Option, ...] = (
         "pcopy ptar prm pwalk pchmod",
         "what is {done}",
         "the paths in --from end with a NUL, as find -print0 writes them",
-        dest="nul",
+        dest="nul_separated",
         in_files=False,
         variants={
-            "pcopy": {
-                "group": _GROUP,
-                "dest": "nul_separated",
-                "help": "paths in --from end with a NUL, as find -print0 writes them",
-            },
-            "ptar": {"group": "what to do", "help": "the paths in -T end with a NUL, as find -print0 writes them"},
+            "pcopy": {"group": _GROUP},
+            "ptar": {"group": "what to do"},
             "pwalk": {"group": "what is walked"},
         },
     ),

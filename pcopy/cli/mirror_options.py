@@ -86,9 +86,9 @@ def deletion_option_fields(values: Namespace, paths: tuple[bytes, ...], program:
         raise RequestRefused(
             f"{option_name} takes one SRC: an item that one SRC lacks may be in another; mirror them one by one"
         )
-    if delete and values.files_from is not None:
+    if delete and values.list_file is not None:
         raise RequestRefused(
-            f"{option_name} cannot be given with --files-from, which does not show what SRC lacks: leave one out"
+            f"{option_name} cannot be given with --from, which does not show what SRC lacks: leave one out"
         )
     if values.backup == "":
         raise RequestRefused("--backup: the empty string names no directory; see pcopy --help")

@@ -149,7 +149,7 @@ exit status:
                 f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help"
             )
         output_options, existing = output_settings(values), _policy_for_existing_files(values)
-        files_from = _path_of_path_list(values, words, self.parser)
+        list_file = _path_of_path_list(values, words, self.parser)
         return CopyArguments(
             sources=paths[:-1],
             destination=paths[-1],
@@ -190,7 +190,7 @@ exit status:
                 checksum=values.checksum,
                 inplace=values.inplace == "parallel",
                 dereference=values.dereference,
-                files_from=files_from,
+                list_file=list_file,
                 nul_separated=values.nul_separated,
                 **deletion_option_fields(values, paths, self.name),
                 **_requested_compression(values, existing),
@@ -281,20 +281,18 @@ def _is_sequential_inplace(values: Namespace, existing: str) -> bool:
 
 
 def _path_of_path_list(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
-    """Return the absolute path of the list of paths that ``--files-from`` names, ``-`` for standard input, or an empty
+    """Return the absolute path of the list of paths that ``--from`` names, ``-`` for standard input, or an empty
     path for no list.
 
     ``new_parser`` returns a new parser, with which the options ``words`` are parsed again. Raise ``RequestRefused`` if
-    the value of ``--files-from`` is empty, if ``-0`` is given without it, or if patterns are also read from standard
+    the value of ``--from`` is empty, if ``-0`` is given without it, or if patterns are also read from standard
     input.
     """
-    name = requested_path_list(values.files_from, "--files-from", "pcopy", nul=values.nul_separated)
+    name = requested_path_list(values.list_file, "pcopy", nul=values.nul_separated)
     if name is None:
         return b""
     if is_standard_input(name) and has_patterns_from_standard_input(words, new_parser()):
-        raise RequestRefused(
-            "--files-from - and --exclude-from - both read standard input: name a file for one of them"
-        )
+        raise RequestRefused("--from - and --exclude-from - both read standard input: name a file for one of them")
     return name.encode() if name == "-" else absolute_path(os.fsencode(name))
 
 

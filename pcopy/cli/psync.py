@@ -30,7 +30,7 @@ class PsyncCommandLine(PcopyCommandLine):
 Makes DST equal to SRC, with several processes at once: copies what is new or
 has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror,
 with all options of pcopy except those that compress or decompress files, and
-except --files-from and -0.
+except --from and -0.
 
   SRC/     a directory with a trailing slash: DST is to be equal to it
   SRC      with -T the same; a single file replaces DST
@@ -75,7 +75,7 @@ exit status:
         compresses no files: compressed files have other names than in SRC, so that the next run would delete them.
         """
         parser = super().parser()
-        parser.set_defaults(files_from=None, nul_separated=False, compress=None, decompress=False)
+        parser.set_defaults(list_file=None, nul_separated=False, compress=None, decompress=False)
         return parser
 
     def _arguments_of_parsed_command_line(

@@ -350,7 +350,7 @@ exit status:
             archive_options=archive_options,
             output=output_options,
             list_file=listing,
-            nul_separated=values.nul,
+            nul_separated=values.nul_separated,
             is_compressed_by_name=mode == "create"
             and not values.compress_as
             and (values.auto_compress or not values.no_auto_compress),
@@ -424,20 +424,22 @@ def _refuse_unused_options(values: Namespace, mode: str) -> None:
 
 
 def _member_list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
-    """Return the path of the list of paths that ``-T`` names; empty if the option is not given.
+    """Return the path of the list of paths that ``--from`` names; empty if the option is not given.
 
     ``mode`` is the letter of the operation, ``paths`` are the operands. Raise ``RequestRefused`` for operands or
     options that cannot be combined with a list.
     """
-    name = requested_path_list(values.listing, "-T", "ptar", nul=values.nul)
+    name = requested_path_list(values.list_file, "ptar", nul=values.nul_separated)
     if name is None:
         return b""
     if paths:
         what, operand = ("archived", "PATH") if mode == "create" else ("asked for", "MEMBER")
-        raise RequestRefused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")
+        raise RequestRefused(
+            f"--from lists what is {what}: leave out {operand}, or add it to the list; see ptar --help"
+        )
     if mode == "create" and values.signature:
         raise RequestRefused(
-            "--signature describes one PATH, not a list (-T): write it later, with ptar -t --signature"
+            "--signature describes one PATH, not a list (--from): write it later, with ptar -t --signature"
         )
     return os.fsencode(name)
 

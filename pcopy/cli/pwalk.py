@@ -250,7 +250,7 @@ exit status:
             expression = parse_find_expression(values.expression, now)
         except ValueError as error:
             raise RequestRefused(f"{error}; see {self.name} --help") from None
-        tree = self.tree_arguments(values, paths if values.listing is not None else paths or (b".",), "walked")
+        tree = self.tree_arguments(values, paths if values.list_file is not None else paths or (b".",), "walked")
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
@@ -279,7 +279,6 @@ exit status:
             ls=expression.ls,
             summary=values.summary,
             page=os.fsencode(values.page or ""),
-            base=paths[0] if tree.list_file and paths else b"",
             force=values.force,
             now_ns=now,
         )

@@ -42,8 +42,8 @@ class TreeProgramCommandLine(ProgramCommandLine):
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import TreeProgramArguments
 
-        nul = getattr(values, "nul", False)
-        listing = requested_path_list(getattr(values, "listing", None), "--from", self.name, nul=nul)
+        nul = getattr(values, "nul_separated", False)
+        listing = requested_path_list(getattr(values, "list_file", None), self.name, nul=nul)
         if listing is None:
             self._refuse_missing_paths(paths, done)
         else:

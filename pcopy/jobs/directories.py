@@ -138,7 +138,7 @@ def create_job(
         job: the contents of the job file.
         durable: True to return only after everything is on stable storage. If False, a power failure may remove the job
             until ``write_and_sync_job_file`` has been called.
-        list_of_files: the sorted list of ``--files-from``, which is copied into the job directory; None: no list.
+        list_of_files: the sorted list of ``--from``, which is copied into the job directory; None: no list.
 
     Raise ``RequestRefused`` if the directory contains a job or a file that is not pcopy's, or cannot be written to.
     """
@@ -224,7 +224,7 @@ def _write_new_job(
         job: the contents of the job file.
         lock: rank 0's lock; it is released after an error.
         durable: True to return only after the files are on stable storage.
-        listed: the sorted list of ``--files-from``; None: no list.
+        listed: the sorted list of ``--from``; None: no list.
 
     Raise ``RequestRefused`` if the directory contains an unfinished job, or the files cannot be written. No file of the
     new job remains after an error.
@@ -240,7 +240,7 @@ def _write_new_job(
     try:
         remove_job_files(descriptor)
         if listed is not None:
-            from pcopy.jobs.files_from import copy_path_list_into_job_directory as keep_list
+            from pcopy.jobs.sorted_list import copy_path_list_into_job_directory as keep_list
 
             keep_list(listed, descriptor, durable=durable)
         _replace_job_file(path, descriptor, job, durable=durable)

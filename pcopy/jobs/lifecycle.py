@@ -137,7 +137,7 @@ class JobDirectory:
         self.checkpoint = checkpoint
         self.is_created = lock is not None
         self.list_of_files: BinaryIO | None = None
-        """The list of ``--files-from`` of a new job, until it is copied into the job directory."""
+        """The list of ``--from`` of a new job, until it is copied into the job directory."""
         self._job = StoredJob(checkpoint.directory, file)
         self._lock = lock
         self._is_abandoned = False

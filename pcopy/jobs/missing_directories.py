@@ -248,7 +248,7 @@ class MissingDirectoryRepair:
         self._removed = MissingDirectories(
             roots, keeps_existing=job.copy_options.keeps_existing, preserves_links=job.options.preserve.links
         )
-        self._is_listed = bool(job.copy_options.files_from)
+        self._is_listed = bool(job.copy_options.list_file)
         self._first: dict[str, bytes] = {}
         self._replaced = 0
         self._idle: list[Place] = []
@@ -257,7 +257,7 @@ class MissingDirectoryRepair:
         """Store the ``tasks`` that run number ``run`` has not done, and find the removed directories that they name.
 
         Raise ``OSError`` if a temporary file cannot be written. Raise ``RequestRefused`` if the destination cannot be
-        opened, or if directories were removed from a job with ``--files-from``.
+        opened, or if directories were removed from a job with ``--from``.
         """
         self._removed.run = run
         places = ExternalSorter(self._open_spool)
@@ -290,9 +290,7 @@ class MissingDirectoryRepair:
                     )
                     self._check_directories(below, of_root)
         if self._is_listed and self._removed.parents:
-            reason = (
-                "gone from the destination since the job was interrupted, and with --files-from it is not created again"
-            )
+            reason = "gone from the destination since the job was interrupted, and with --from it is not created again"
             raise RequestRefused(
                 f"{printable_path(self._first['gone'])}: {reason}: discard the job, and start a new one"
             )

@@ -79,26 +79,6 @@ def joined_sentences(text: str, more: str) -> str:
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
-def wrong_base_directory_message(path: bytes, directory: bytes) -> str:
-    """Return a message if the user has listed paths relative to the working directory, although the list must contain
-    paths relative to ``directory``.
-
-    That is so if ``path`` does not exist relative to ``directory``, but exists relative to the working directory and
-    leads into ``directory``. Otherwise the result is empty.
-    """
-    if path.startswith(b"/") or os.path.lexists(os.path.join(directory, path)) or not os.path.lexists(path):
-        return ""
-    real_directory = os.path.realpath(directory)
-    real = os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))
-    if not (real + b"/").startswith(real_directory.rstrip(b"/") + b"/"):
-        return ""
-    below = os.path.relpath(real, real_directory)
-    return (
-        f"{printable_path(path)} is not in {printable_path(directory)}, but starts in the working directory: write "
-        f"{printable_path(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths start"
-    )
-
-
 def most_similar_word(word: str, words: Iterable[str]) -> str | None:
     """Return the only one of ``words`` that begins with ``word``, else the most similar one; None if none is similar.
 

@@ -21,8 +21,8 @@ from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, reason_path_cannot_be_replaced
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import MAX_FRAMES
-from pcopy.jobs.files_from import proc_path_of_descriptor, sorted_path_list
 from pcopy.jobs.paths import is_in_tree
+from pcopy.jobs.sorted_list import existing_base_directory, proc_path_of_descriptor, sorted_paths_to_copy
 from pcopy.jobs.source_argument import root_for_reading
 from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import reason_directory_is_unwritable
@@ -508,27 +508,17 @@ def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
 
 
 def _root_and_path_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, BinaryIO | None]:
-    """Read the list of paths that ``-T`` names. Return the root of the directory to which the paths are
+    """Read the list of paths that ``--from`` names. Return the root of the directory to which the paths are
     relative (``-C``, or the working directory), and a temporary file with the sorted list.
 
     Instead of the file, None is returned if the only listed path is that directory itself: then the whole directory is
     archived. ``archive`` is the absolute path of the archive. Raise ``RequestRefused`` if the list cannot be used.
     """
-    directory = arguments.directory or b"."
-    root = _root_for_path(directory, b"", archive)
-    if root.item:
-        raise RequestRefused(
-            f"{printable_path(directory)}: is not a directory; name the directory that contains all listed paths"
-        )
+    base = existing_base_directory(arguments.directory or b".")
+    root = _root_for_path(base.real, b"", archive)._replace(source_shown=base.shown)
     with spool_errors_as_refusal(b"", TMPDIR_ADVICE):
-        listed = sorted_path_list(
-            arguments.list_file,
-            root,
-            spool_factory(b""),
-            nul=arguments.nul_separated,
-            top="DIR",
-            empty_text="nothing to archive",
-            omit_below_listed=True,
+        listed = sorted_paths_to_copy(
+            arguments.list_file, root, spool_factory(b""), nul=arguments.nul_separated, omit_below_listed=True
         )
     listed.seek(0)
     if listed.read(1) == b"\0":  # The list contains only the empty path: the directory itself.

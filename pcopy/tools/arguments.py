@@ -207,7 +207,7 @@ class ArchiveArguments(NamedTuple):
     archive_options: ArchiveOptions = ArchiveOptions()
     output: OutputOptions = OutputOptions()
     list_file: bytes = b""
-    """The file of ``-T``, which lists the paths that are archived or the members that are unpacked; empty
+    """The file of ``--from``, which lists the paths that are archived or the members that are unpacked; empty
     without that option. ``nul_separated`` is True if its paths end with a NUL byte.
     """
     nul_separated: bool = False
@@ -288,7 +288,6 @@ class WalkArguments(NamedTuple):
     - ``json_lines``, ``ls``: the format of the list on standard output; if both are False, it consists of paths.
     - ``nul_separated``: True if paths in lists, read or written, end with a NUL byte.
     - ``summary``: True if sums are printed; ``page``: the file for the sums as an HTML page, or empty.
-    - ``base``: the directory to which the paths in the list of ``--from`` are relative; empty: the working directory.
     - ``force``: True if existing files may be replaced.
     - ``now_ns``: the time when the command line was parsed, in nanoseconds since the epoch; ages are relative to it.
     """
@@ -302,7 +301,6 @@ class WalkArguments(NamedTuple):
     json_lines: bool = False
     ls: bool = False
     summary: bool = False
-    base: bytes = b""
     page: bytes = b""
     force: bool = False
     now_ns: int = 0

@@ -211,7 +211,7 @@ class CompareJob(VerifyJobBase):
             directories = count_with_noun(
                 self._unlisted_directories, "directory that differs is", "directories that differ are"
             )
-            yield f"{directories} in no list: pcopy --files-from would copy all that a listed directory holds"
+            yield f"{directories} in no list: pcopy --from would copy all that a listed directory holds"
         if ended.halt is None:
             items = count_with_noun(ended.totals.copied, "item", "items")
             read = f", {format_size(ended.totals.bytes)} read" if self._properties & CONTENT else ""

@@ -181,7 +181,7 @@ class CopyJob(PreparedJob):
                 options, notices = options_for_destination(options, destination_directory(roots), copy_options)
                 self.job = self.job._replace(options=options)
                 self._earlier_jobs = self._earlier_jobs._replace(notices=(*self._earlier_jobs.notices, *notices))
-            self._path_list = self._read_list(roots) if copy_options.files_from else None
+            self._path_list = self._read_list(roots) if copy_options.list_file else None
         self._signature: str | None = None
         self._write_error = ""
         self._remarks: list[str] = []
@@ -227,21 +227,21 @@ class CopyJob(PreparedJob):
         return FreeSpaceWarningSink(screen, self.job.roots[0].target)
 
     def _read_list(self, roots: Sequence[Root]) -> BinaryIO:
-        """Read and sort the list of ``--files-from``, and return the temporary file with the result. Raise
+        """Read and sort the list of ``--from``, and return the temporary file with the result. Raise
         ``RequestRefused`` if it cannot be used.
         """
-        from pcopy.jobs.files_from import sorted_path_list
+        from pcopy.jobs.sorted_list import sorted_paths_to_copy
 
         if len(roots) > 1 or roots[0].item:
             reason = (
                 "takes one SRC" if len(roots) > 1 else f"{printable_path(roots[0].source_shown)} is not a directory"
             )
-            raise RequestRefused(f"--files-from: {reason}: name the directory below which the listed paths are")
+            raise RequestRefused(f"--from: {reason}: name the directory below which the listed paths are")
         arguments = self.arguments
         open_spool = spool_factory(arguments.checkpoint.spool)
         with spool_errors_as_refusal(arguments.checkpoint.spool):
-            return sorted_path_list(
-                arguments.copy_options.files_from, roots[0], open_spool, nul=arguments.copy_options.nul_separated
+            return sorted_paths_to_copy(
+                arguments.copy_options.list_file, roots[0], open_spool, nul=arguments.copy_options.nul_separated
             )
 
     def _stored_job_to_resume(self) -> tuple[StoredJob, RankLock] | None:
@@ -308,7 +308,7 @@ class CopyJob(PreparedJob):
             _set_private_umask()
         elif arguments.is_recorded:
             self._prepare_job_directory()
-        if self.job.copy_options.files_from:
+        if self.job.copy_options.list_file:
             self._set_path_list()
         if self.job_directory and (
             own_places := positions_in_sources(self.job_directory.checkpoint.directory, self.job.roots)
@@ -327,10 +327,10 @@ class CopyJob(PreparedJob):
             )
 
     def _set_path_list(self) -> None:
-        """Store the path of the sorted list of ``--files-from`` in the job. The list of a resumed job is in its job
+        """Store the path of the sorted list of ``--from`` in the job. The list of a resumed job is in its job
         directory.
         """
-        from pcopy.jobs.files_from import path_list_file_in_job_directory, proc_path_of_descriptor
+        from pcopy.jobs.sorted_list import path_list_file_in_job_directory, proc_path_of_descriptor
 
         if self._path_list is None:
             self.job = self.job._replace(listed=path_list_file_in_job_directory(self.checkpoint_settings.directory))

@@ -48,7 +48,7 @@ from pcopy.tools.archive_common import TarDirector, TarJob, advice_after_stop
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import UnrecordedJobTool
 from pcopy.tools.outputs import check_output_files, umask_of_user
-from pcopy.walk.saved_listing import PathListReader
+from pcopy.walk.path_list import PathListReader
 
 
 class ExtractDirector(TarDirector):
@@ -131,7 +131,7 @@ class ExtractJob(TarJob):
         arguments = arguments_with_listed_members(arguments)
         super().__init__(arguments)
         if arguments.paths:
-            self.excluding_options = "MEMBER, -T or filters"
+            self.excluding_options = "MEMBER, --from or filters"
         self._trailing_data_text = ""
         """A message about other data that follow the end of the archive in the compressed stream; "" if there are none.
         """
@@ -240,16 +240,16 @@ class ExtractJob(TarJob):
 
 
 MAX_LISTED_NAMES = 1_000_000
-"""Maximum number of names in the list of ``-T``: each rank keeps all of them in memory. A longer list is
+"""Maximum number of names in the list of ``--from``: each rank keeps all of them in memory. A longer list is
 refused.
 """
 MAX_LISTED_BYTES = 256 << 20
-"""Maximum total length in bytes of the names in the list of ``-T``."""
+"""Maximum total length in bytes of the names in the list of ``--from``."""
 
 
 def arguments_with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
-    """Return ``arguments`` with the names in the list of ``-T`` as ``paths``, the requested members; without
-    ``-T``, return them unchanged. Raise ``RequestRefused`` if the list cannot be used, or is empty or too
+    """Return ``arguments`` with the names in the list of ``--from`` as ``paths``, the requested members; without
+    ``--from``, return them unchanged. Raise ``RequestRefused`` if the list cannot be used, or is empty or too
     long.
     """
     if not arguments.list_file:
@@ -257,7 +257,7 @@ def arguments_with_listed_members(arguments: ArchiveArguments) -> ArchiveArgumen
     names: list[bytes] = []
     size = 0
     with PathListReader(
-        arguments.list_file, "--files-from", nul=arguments.nul_separated, advice_for=suggestion_for_missing_path
+        arguments.list_file, nul=arguments.nul_separated, advice_for=suggestion_for_missing_path
     ) as listing:
         for number, name, _ in listing:
             size += len(name)
@@ -269,7 +269,7 @@ def arguments_with_listed_members(arguments: ArchiveArguments) -> ArchiveArgumen
                 )
             names.append(name)
         if not names:
-            raise RequestRefused(f"{listing.name}: lists nothing, so there is nothing to take")
+            raise listing.empty_list_error()
     return arguments._replace(paths=tuple(names))
 
 

@@ -43,13 +43,13 @@ def refuse_empty_selection(job: Job, ahead: PreliminaryWalk) -> None:
     """Raise ``RequestRefused`` if it is certain that the filters exclude everything except directories.
 
     Sources that contain only directories are accepted, since nothing is excluded there. Nothing is checked with
-    ``--files-from``.
+    ``--from``.
 
     Args:
         job: the job.
         ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
     """
-    if job.copy_options.files_from:
+    if job.copy_options.list_file:
         return
     roots, options = job.roots, job.options
     looking = _ExclusionTrackingSelector(options)

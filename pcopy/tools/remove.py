@@ -29,7 +29,7 @@ from pcopy.tools.trees import TreeJob
 from pcopy.units import format_size
 
 if TYPE_CHECKING:
-    from pcopy.jobs.path_list import SortedPathList
+    from pcopy.jobs.sorted_list import SortedPathList
 
 _MAX_NAMED_PATHS = 5
 """Maximum number of paths that the question to the user names; of further ones it states only the number."""

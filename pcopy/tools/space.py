@@ -76,7 +76,7 @@ def is_space_sufficient(job: Job, ahead: PreliminaryWalk) -> bool:
             return True
     except OSError:
         return False  # The copy will meet the same error and report it.
-    if job.copy_options.files_from or job.copy_options.dereference:
+    if job.copy_options.list_file or job.copy_options.dereference:
         return False
     needed = _NeededSpaceEstimate(job)
     for root in roots:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK
 from pcopy.jobs.paths import source_path
 from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import suggestion_for_missing_path
@@ -19,13 +19,12 @@ from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgramOptions, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
-from pcopy.text import printable_path
 from pcopy.tools.arguments import TreeProgramArguments
 from pcopy.tools.final_output import DryRunItemLinesSink, UnrecordedJob, output_options_for_dry_run
 from pcopy.tools.outputs import check_output_files
 
 if TYPE_CHECKING:
-    from pcopy.jobs.path_list import SortedPathList
+    from pcopy.jobs.sorted_list import SortedPathList
 
 
 class TreeJob(UnrecordedJob):
@@ -84,19 +83,14 @@ class TreeJob(UnrecordedJob):
 
         Raise ``RequestRefused`` if the list cannot be used.
         """
-        from pcopy.jobs.path_list import read_sorted_path_list
+        from pcopy.jobs.sorted_list import existing_base_directory, sorted_paths_to_modify
 
         tree = self.tree
-        within = os.path.realpath(tree.paths[0]) if tree.paths else None
-        if within is not None and not os.path.isdir(within):
-            raise RequestRefused(
-                f"{printable_path(tree.paths[0])}: is not a directory; name the directory that contains all paths in "
-                "the list of --from"
-            )
+        base = existing_base_directory(tree.paths[0]) if tree.paths else None
         spool = spool_factory(b"")
         with spool_errors_as_refusal(b"", TMPDIR_ADVICE):
-            self.path_list = read_sorted_path_list(
-                tree.list_file, spool, nul=tree.nul_separated, within=within, check=check, omit_below_listed=whole
+            self.path_list = sorted_paths_to_modify(
+                tree.list_file, spool, nul=tree.nul_separated, base=base, check=check, omit_below_listed=whole
             )
         return () if self.path_list is None else (self.path_list.root,)
 
@@ -116,7 +110,7 @@ class TreeJob(UnrecordedJob):
         common = self.tree.options._replace(itemize=self.output.is_reporting_each_item or self.prints_items)
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), program, copies=copies)
         if self.path_list is not None:
-            from pcopy.jobs.files_from import proc_path_of_descriptor
+            from pcopy.jobs.sorted_list import proc_path_of_descriptor
 
             self.job = self.job._replace(
                 listed=proc_path_of_descriptor(self.path_list.file), listed_record_size=self.path_list.record_size

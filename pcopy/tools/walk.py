@@ -67,8 +67,8 @@ class WalkDirector(UnrecordedJobDirector):
 
     def _root_walk_task(self, number: int) -> NewTask:
         wish = WalkRequest(*self._job.program_options(WalkOptions).walk)
-        if wish.listed:
-            task = ReadPathList(wish.listed, wish.listed_nul, wish.directory, wish.base)
+        if wish.list_file:
+            task = ReadPathList(wish.list_file, wish.nul_separated, wish.directory, wish.base)
             return NewTask(int(Phase.COPY), encode_task(task), SCAN_COST, True, 0)
         return NewTask(int(Phase.COPY), encode_task(WalkCommandLinePath(number)), SCAN_COST, True, 0)
 
@@ -147,23 +147,19 @@ class WalkJob(TreeJob):
         The only root of the job is ``/``, since listed paths can be anywhere. Its path for messages is empty, so that
         items are displayed by the paths in the list.
         """
-        from pcopy.walk.saved_listing import STANDARD_INPUT, check_list_not_cut_off
+        from pcopy.jobs.sorted_list import existing_base_directory
+        from pcopy.walk.path_list import STANDARD_INPUT, check_list_not_cut_off
 
         if arguments.tree.list_file != STANDARD_INPUT:
             check_list_not_cut_off(
-                arguments.tree.list_file,
-                "--from",
-                nul=arguments.tree.nul_separated,
-                advice_for=suggestion_for_missing_path,
+                arguments.tree.list_file, nul=arguments.tree.nul_separated, advice_for=suggestion_for_missing_path
             )
-        base = arguments.base
-        if base and not os.path.isdir(base):
-            raise RequestRefused(
-                f"{printable_path(base)}: is not a directory; name the directory that contains all paths in the list "
-                "of --from"
-            )
+        paths = arguments.tree.paths
         self.wish = self.wish._replace(
-            listed=arguments.tree.list_file, listed_nul=arguments.tree.nul_separated, directory=os.getcwdb(), base=base
+            list_file=arguments.tree.list_file,
+            nul_separated=arguments.tree.nul_separated,
+            directory=os.getcwdb(),
+            base=existing_base_directory(paths[0]).shown if paths else b"",
         )
         self.make_job_for_roots((), copies=False, program=WalkOptions(tuple(self.wish)))
         top = os.stat(b"/")
@@ -222,7 +218,7 @@ class WalkJob(TreeJob):
         if self._page is None or ended.halt is not None:
             return ended.status
         values = self.json_summary(ended, 0.0, ranks)
-        sources = [self.wish.listed] if self.wish.listed else self.tree.paths
+        sources = [self.wish.list_file] if self.wish.list_file else self.tree.paths
         try:
             self._page.replace(
                 walk_summary_html_page(values, sources).encode(errors="backslashreplace"), durable_contents=True

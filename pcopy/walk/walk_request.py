@@ -18,8 +18,8 @@ class WalkRequest(NamedTuple):
     - ``columns``: True if ranks send items with their status to rank 0, which sorts them or writes them as Parquet.
     - ``sort_mask``: bit of the column by which rank 0 sorts; 0: none.
     - ``sums``: True if the ranks add up the items for ``--summary``.
-    - ``listed``: path of a list of paths that is read instead of trees; empty: trees are walked.
-    - ``listed_nul``: True if the paths in a plain list end with a NUL byte.
+    - ``list_file``: path of a list of paths that is read instead of trees; empty: trees are walked.
+    - ``nul_separated``: True if the paths in a plain list end with a NUL byte.
     - ``directory``: the user's working directory.
     - ``base``: the directory in which all listed paths must lie; empty: they can be anywhere.
     - ``now``: time from which ages are counted, in nanoseconds since 1970.
@@ -35,8 +35,8 @@ class WalkRequest(NamedTuple):
     columns: bool = False
     sort_mask: int = 0
     sums: bool = False
-    listed: bytes = b""
-    listed_nul: bool = False
+    list_file: bytes = b""
+    nul_separated: bool = False
     directory: bytes = b""
     base: bytes = b""
     now: int = 0

@@ -147,7 +147,7 @@ class TestJobOptions:
         """
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
-        refused |= {"files_from", "nul_separated", "patterns", "newer_than", "larger_than", "smaller_than"}
+        refused |= {"list_file", "nul_separated", "patterns", "newer_than", "larger_than", "smaller_than"}
         refused |= {"direct", "drop_cache", "fsync", "reflink"}
         refused |= {"delete", "backup", "delete_all", "mirror", "max_delete", "dry_run"}
         refused |= {"stripe", "stripe_table", "stripe_affinity", "group_lock"}

@@ -239,10 +239,9 @@ def test_lists_are_refused_where_they_are_not_possible(program: str) -> None:
         with pytest.raises(RequestRefused):
             load_program(program).parse_command_line(["--from", "list", "a", "b"], use_config_files=False)
         return
-    word = {"pcopy": "--files-from", "ptar": "-T"}.get(program, "--from")
     for words, message in (
-        (["-0"], f"-0 says how the paths in {word} end: give {word}, too; see {program} --help"),
-        (["--from="], f"{word}: the empty string names no file; write - for standard input"),
+        (["-0"], f"-0 says how the paths in --from end: give --from, too; see {program} --help"),
+        (["--from="], "--from: the empty string names no file; write - for standard input"),
     ):
         with pytest.raises(RequestRefused) as refused:
             load_program(program).parse_command_line([*words, *LISTS[program]], use_config_files=False)

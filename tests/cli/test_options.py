@@ -229,7 +229,7 @@ def test_unknown_attribute_is_refused_with_the_list_of_known_ones() -> None:
     [
         ([], "SRC and DST are missing"),
         (["a"], "DST is missing after a"),
-        (["-0", "a", "b"], "-0 says how the paths in --files-from end"),
+        (["-0", "a", "b"], "-0 says how the paths in --from end"),
         (["--exlude", "a", "b"], "unknown option --exlude; the nearest is --exclude;"),
         (["--verfy", "a", "b"], "unknown option --verfy; the nearest is --verify;"),
         (["--modify-windows=1", "a", "b"], "unknown option --modify-windows; the nearest is --modify-window;"),

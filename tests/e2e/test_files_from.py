@@ -103,7 +103,7 @@ def test_saved_listing_is_relative_to_the_directory_of_its_walk(area: Path) -> N
     ):
         listing.write_text("".join(json.dumps(line) + "\n" for line in lines) + damage + "\n")
         refused = pcopy("--files-from", listing, f"{area}/source/", area / "other")
-        assert refused.returncode == 2 and f"--files-from {listing}: {why}".encode() in refused.stderr
+        assert refused.returncode == 2 and f"--from {listing}: {why}".encode() in refused.stderr
     assert not (area / "other").exists()
 
 
@@ -282,9 +282,10 @@ def test_list_is_combined_with_signature_and_filters(area: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "arguments", "words"),
     [
-        ("", (), "lists nothing"),
-        ("a\n../b\n", (), "line 2: ../b leads upwards"),
-        ("/etc/passwd\n", (), "line 1: /etc/passwd does not lie in"),
+        ("", (), "lists nothing, so there is nothing to do"),
+        ("a\n../b\n", (), "line 2: ../b does not lie in source; list paths below it"),
+        ("a/../a\n", (), "line 1: a/../a leads upwards; write the path without .. after a name"),
+        ("/etc/passwd\n", (), "line 1: /etc/passwd does not lie in source; list paths below it"),
         ("a\0b\0", (), "write -0"),
         ("a\n" + "x" * (3 << 20), (), "line 2: is longer than any path"),
         ("a\n", ("source", "source/a"), "takes one SRC"),

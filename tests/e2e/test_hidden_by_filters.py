@@ -123,11 +123,11 @@ def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Pat
 
 
 def test_summary_of_extraction_counts_members_that_were_not_requested(trees: Path) -> None:
-    """The message names all reasons for which members are left out: MEMBER, -T and filters."""
+    """The message names all reasons for which members are left out: MEMBER, --from and filters."""
     run = pcopy("-c", "-q", "-f", "new.tar", "a", program="ptar", cwd=trees)
     assert run.returncode == 0, show(run)
     (trees / "list").write_text("a/same\n")
     for words in (["a/same"], ["-T", "list"]):
         run = pcopy("-x", "-n", "1", "-f", "new.tar", "-C", "b", *words, program="ptar", cwd=trees)
         assert run.returncode == 0, show(run)
-        assert b"  2 items left out by MEMBER, -T or filters (on the command line)\n" in run.stdout, show(run)
+        assert b"  2 items left out by MEMBER, --from or filters (on the command line)\n" in run.stdout, show(run)

@@ -245,7 +245,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], list[Argument]], bytes]] = {
     "in DST": (lambda area: ["--mirror", f"{area}/copy/2/", area / "copy"], b"lies in"),
     "a list": (
         lambda area: ["--mirror", "--files-from", area / "outside/precious", f"{area}/source/", area / "copy"],
-        b"--files-from",
+        b"--mirror cannot be given with --from, which does not show what SRC lacks: leave one out",
     ),
     "alone": (lambda area: ["--max-delete", "3", f"{area}/source/", area / "copy"], b"--max-delete is for"),
     "alone, too": (lambda area: ["--delete-all", f"{area}/source/", area / "copy"], b"--delete-all is for"),

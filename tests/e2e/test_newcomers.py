@@ -168,7 +168,7 @@ MISTAKES = {
     ),
     "a slip in a file of paths": Mistake(
         ["--files-from", "fiel", "data/", "new"],
-        "--files-from TOP/fiel: does not exist; TOP/file does: was that meant?",
+        "--from TOP/fiel: does not exist; TOP/file does: was that meant?",
     ),
     "nothing is so large": Mistake(
         ["--larger-than", "1T", "data", "new"], "data: the filters select nothing in it: no file has such a size"

@@ -144,14 +144,14 @@ def test_refusals(tree: Path, tmp_path: Path) -> None:
     for name, text in lists.items():
         (tmp_path / name).write_text(text)
     for words, reported in (
-        (["-T", "up"], b"--files-from up: line 2: ../b leads upwards; list paths below DIR"),
-        (["-T", "out"], b"--files-from out: line 1: /etc does not lie in tree; list paths below DIR"),
-        (["-T", "none"], b"lists nothing, so there is nothing to archive"),
-        (["-T", "gone"], b"--files-from gone: does not exist"),
-        (["-T", ""], b"-T: the empty string"),
+        (["-T", "up"], b"--from up: line 2: ../b does not lie in tree; list paths below it"),
+        (["-T", "out"], b"--from out: line 1: /etc does not lie in tree; list paths below it"),
+        (["-T", "none"], b"lists nothing, so there is nothing to do"),
+        (["-T", "gone"], b"--from gone: does not exist"),
+        (["-T", ""], b"--from: the empty string"),
         (["-T", "list", "a"], b"leave out PATH"),
         (["-T", "list", "--signature", "s"], b"--signature describes one PATH"),
-        (["-0"], b"-0 says how the paths in -T end"),
+        (["-0"], b"-0 says how the paths in --from end"),
         (["-T", "list", "-C", "tree/a/1"], b"tree/a/1: is not a directory"),
     ):
         before = sorted(os.listdir(tmp_path))

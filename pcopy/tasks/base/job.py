@@ -144,7 +144,7 @@ class CopyOptions(NamedTuple):
     stripe_table: str = ""
     stripe_affinity: bool = False
     group_lock: bool = False
-    files_from: bytes = b""
+    list_file: bytes = b""
     nul_separated: bool = False
     delete: bool = False
     max_delete: int = -1
@@ -273,7 +273,7 @@ _LISTED_FIRST = (
     "preserve", "existing", "modify_window", "chunk_size", "block_size", "sync", "max_errors", "umask", "termination",
     "checksum", "inplace", "sequential", "dereference", "one_file_system", "hash", "signature", "manifest", "verify",
     "repair", "direct", "drop_cache", "dry_run", "reflink", "fsync", "stripe", "stripe_table", "stripe_affinity",
-    "group_lock", "select", "files_from", "nul_separated", "itemize", "bwlimit", "oplimit",
+    "group_lock", "select", "list_file", "nul_separated", "itemize", "bwlimit", "oplimit",
 )  # fmt: skip
 """Names of options in the order in which reports and messages list them. All other options follow."""
 
@@ -309,10 +309,10 @@ class Job(NamedTuple):
             They are not copied.
         mounts: mount points that must exist below the roots, on every host and in every run.
         cut_short: True if an earlier run was killed and may have left an incomplete file under its final name.
-        listed: path, on rank 0, of the list of paths to process (``pcopy.jobs.files_from``); empty if everything is
+        listed: path, on rank 0, of the list of paths to process (``pcopy.jobs.sorted_list``); empty if everything is
             processed.
         listed_record_size: number of bytes of the record that follows each path in that list
-            (``pcopy.jobs.path_list``); 0 if the list has only paths.
+            (``pcopy.jobs.sorted_list``); 0 if the list has only paths.
         spared: items of targets that are not deleted even if the source lacks them, as (index of the root, path below
             it).
         doubted: time by the clock of the destination, in nanoseconds. Items that changed later may be the work of

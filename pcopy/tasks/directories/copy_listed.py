@@ -1,6 +1,6 @@
-"""``CopyListedPaths`` copies exactly the paths that a list names (``--files-from``).
+"""``CopyListedPaths`` copies exactly the paths that a list names (``--from``).
 
-Rank 0 reads the list (``pcopy.jobs.files_from``), which is sorted so that a directory comes before the paths below it.
+Rank 0 reads the list (``pcopy.jobs.sorted_list``), which is sorted so that a directory comes before the paths below it.
 It creates the directories that lead to listed paths. For the listed names in each of them it spawns tasks, which any
 rank may run. A listed directory is copied with everything below it, so later paths below it are skipped.
 """
@@ -43,7 +43,7 @@ _LIST_READ_BYTES = 1 << 16
 
 
 class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", is_note=False):
-    """Task that reads the list of paths (``--files-from``) from the byte offset ``start`` on, and spawns tasks that
+    """Task that reads the list of paths (``--from``) from the byte offset ``start`` on, and spawns tasks that
     copy the listed paths of one root.
 
     Fields:
@@ -99,13 +99,13 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
                 if self.end < 0 and not walk.copies_all:
                     result.count(counts.UNSCANNED, -1)
         except OSError as error:
-            rank.request_stop(f"the list of --files-from cannot be read: {error.strerror}")
+            rank.request_stop(f"the list of --from cannot be read: {error.strerror}")
             result.spawn_task(walk.continuation_task(after))
         walk.spawn_task_for_pending_names()
 
 
 class ListedPaths:
-    """The list of paths to copy (``--files-from``), which this rank has opened. It can be read from any offset, and
+    """The list of paths to copy (``--from``), which this rank has opened. It can be read from any offset, and
     searched.
     """
 

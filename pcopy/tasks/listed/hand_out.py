@@ -1,8 +1,8 @@
 """Tasks for a list of items (``--from``): rank 0 divides the listed paths into tasks, and any rank passes the items to
 the visitor. Nothing else is visited.
 
-The list is a file that was made from the user's list (``pcopy.jobs.path_list``), in the order of a walk. If the user's
-list is a saved listing of pwalk, each path is followed by a record of what is known of the item, and the item is
+The list is a file that was made from the user's list (``pcopy.jobs.sorted_list``), in the order of a walk. If the
+user's list is a saved listing of pwalk, each path is followed by a record of what is known of the item, and the item is
 processed only if it is still the one that was listed.
 """
 

@@ -61,7 +61,7 @@ class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing f
     columns = ("inodes", "sizes")
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        """Recode the files one after another. Files that only rank 0 can recode (with ``--files-from``, since only it
+        """Recode the files one after another. Files that only rank 0 can recode (with ``--from``, since only it
         knows the list) are passed to rank 0.
         """
         place, numbers = self.place, zip(unpack_numbers(self.inodes), unpack_numbers(self.sizes), strict=True)

@@ -115,17 +115,17 @@ def _is_name_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
         return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
     if not _is_source_item_selected(rank, place, new_name):
         return False
-    return not rank.copy_options.files_from or _is_path_listed(rank, os.path.join(place.path, new_name))
+    return not rank.copy_options.list_file or _is_path_listed(rank, os.path.join(place.path, new_name))
 
 
 def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
     """Return True if ``item`` must be passed to rank 0, because only rank 0 can recode it. That is so with
-    ``--files-from``, if the source also has an item of the name that the recoded file gets.
+    ``--from``, if the source also has an item of the name that the recoded file gets.
 
     Only rank 0 knows the list, and can check whether that item is in it. Raise ``Problem`` if the source cannot be
     examined.
     """
-    if not rank.number or not rank.copy_options.files_from:
+    if not rank.number or not rank.copy_options.list_file:
         return False
     place, name = item.names[0]
     new_name = recoded_file_name(rank.copy_options, name)
@@ -133,10 +133,10 @@ def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
 
 
 def _is_path_listed(rank: Rank, path: bytes) -> bool:
-    """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if the list cannot be read."""
+    """Return True if the list of ``--from`` contains ``path``. Raise ``Problem`` if the list cannot be read."""
     from pcopy.tasks.directories.copy_listed import ListedPaths
 
-    with errors_as_problem("read the list of --files-from", on_source=True):
+    with errors_as_problem("read the list of --from", on_source=True):
         return rank.shared_instance(ListedPaths).has_path_or_parent(path)
 
 

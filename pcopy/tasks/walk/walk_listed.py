@@ -27,16 +27,15 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.walk.finder import FoundItemReporter, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer, WalkOutputSink
-from pcopy.text import printable_path
 from pcopy.walk.matching import UNKNOWN, DirectoryItems
 from pcopy.walk.output_formats import BLOCK_BYTES, FIELD_COLUMNS
-from pcopy.walk.saved_listing import (
+from pcopy.walk.path_list import (
     TIME_KEYS,
+    BaseDirectory,
     ListedItem,
     PathListReader,
     RecordedStatus,
     absolute_path,
-    strip_carriage_return,
 )
 
 LINES_PER_STEP = 256
@@ -148,33 +147,17 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
             cast(WalkOutputSink, rank.sink).mark_output_incomplete(str(refused))
         output.flush_to_rank_0(rank, result)
 
-    def _reported_path(self, listing: PathListReader, line: ListedItem, top: bytes) -> bytes:
-        """Return the path in a line of the list, in the form in which it is reported; empty for an empty line. Raise
-        ``RequestRefused`` if the path does not lie in the directory ``base``.
-
-        Args:
-            top: absolute path of ``base``.
+    def _reported_path(self, listing: PathListReader, item: ListedItem) -> bytes:
+        """Return the path of ``item`` in the form in which it is reported. Raise ``RequestRefused`` if it does not lie
+        in the directory ``base``.
         """
-        path = line.path
-        if listing.directory is None and not self.ends_with_nul:
-            path = strip_carriage_return(path, os.path.join(self.directory, self.base))
-        if not path:
-            return b""
-        if listing.directory is None:
-            path = os.path.join(self.base, path)
-        elif listing.directory != self.directory:
-            path = absolute_path(listing.directory, path)
         if self.base:
-            real = (
-                absolute_path(top, line.path)
-                if listing.directory is None
-                else absolute_path(listing.directory, line.path)
-            )
-            if not (real + b"/").startswith(top + b"/"):
-                raise listing.error_at_line(
-                    line.number, f"{printable_path(line.path)} does not lie in {printable_path(self.base)}"
-                )
-        return path
+            listing.names_below_top(item)
+        if listing.directory is None:
+            return os.path.join(self.base, item.path)
+        if listing.directory == self.directory or item.path.startswith(b"/"):
+            return item.path
+        return absolute_path(listing.directory, item.path)
 
     def _process_lines(
         self,
@@ -187,8 +170,7 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
         """Report the items of ``lines`` about which the list states all properties that are needed, and spawn a task
         that stats and reports the others.
         """
-        top = os.path.realpath(os.path.join(self.directory, self.base)).rstrip(b"/") if self.base else b""
-        paths = [path for line in lines if (path := self._reported_path(listing, line, top))]
+        paths = [self._reported_path(listing, line) for line in lines]
         known = [line.recorded for line in lines if line.recorded is not None]
         rows = (
             _recorded_status_columns(known, finder.mask)
@@ -225,8 +207,9 @@ class _OpenPathList:
         first call; raise ``RequestRefused`` if it cannot be opened.
         """
         if self._open is None:
-            listing = PathListReader(task.file, "--from", nul=task.ends_with_nul)
-            self._open = listing, iter(listing)
+            base = BaseDirectory(task.base, os.path.realpath(task.base)) if task.base else None
+            listing = PathListReader(task.file, nul=task.ends_with_nul, base=base)
+            self._open = listing, listing.existing_items()
         return self._open
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.walk.saved_listing import ListedItem, PathListReader, RecordedStatus, absolute_path
+from pcopy.walk.path_list import ListedItem, PathListReader, RecordedStatus, absolute_path
 
 HEAD = b'{"format": "pcopy listing", "version": 1, "directory_b64": "L2RhdGE="}\n'
 NOTHING = [None] * 11
@@ -19,7 +19,7 @@ NOTHING = [None] * 11
 
 def listed(path: Path, content: bytes, *, nul: bool = False) -> list[ListedItem]:
     path.write_bytes(content)
-    with PathListReader(bytes(path), "--from", nul=nul) as listing:
+    with PathListReader(bytes(path), nul=nul) as listing:
         return [*listing]
 
 
@@ -53,7 +53,7 @@ def test_saved_listing_is_read(tmp_path: Path) -> None:
     ]
     file = tmp_path / "list"
     assert listed(file, lines) == listed(file, lines, nul=True) == expected
-    with PathListReader(bytes(file), "--from") as listing:
+    with PathListReader(bytes(file)) as listing:
         assert listing.is_saved and listing.directory == b"/data"
 
 
@@ -107,7 +107,7 @@ def test_damaged_listing_is_refused_with_its_line(tmp_path: Path, name: str) -> 
 def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "missing", "does not exist; check the name"), (tmp_path, "is a directory")):
         with pytest.raises(RequestRefused, match=f"--from {path}: {why}"):
-            PathListReader(bytes(path), "--from")
+            PathListReader(bytes(path))
 
 
 class Broken(io.RawIOBase):
@@ -117,7 +117,7 @@ class Broken(io.RawIOBase):
 
 def test_read_error_is_reported_as_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"x" * 100)
-    listing = PathListReader(bytes(tmp_path / "list"), "--from")
+    listing = PathListReader(bytes(tmp_path / "list"))
     listing._source.close()
     listing._source = Broken()  # type: ignore[assignment]
     with pytest.raises(RequestRefused, match=r"--from .*/list: Input/output error"):
@@ -134,7 +134,7 @@ def test_read_error_is_reported_as_a_refusal(tmp_path: Path) -> None:
         (b"/data", b"link/../a", b"/data/link/../a"),
         (b"/", b".", b"/"),
         (b"/", b"a", b"/a"),
-        (b"/data", b"/else/./a", b"/else/./a"),
+        (b"/data", b"/else/./a//", b"/else/a"),
     ],
 )
 def test_relative_paths_start_at_the_given_directory(directory: bytes, path: bytes, expected: bytes) -> None:

@@ -1,7 +1,18 @@
-"""Reader of lists of paths: saved listings (JSON lines, as ``pwalk`` writes them), and plain lists (one path per line).
+"""The only reader of lists of paths (``--from FILE``, ``-0``): plain lists (one path per line, or each terminated by a
+NUL), and saved listings (JSON lines, as ``pwalk`` writes them).
 
-Rule: nothing in a list is guessed. A line of a saved listing that describes no item is refused, and so is a saved
-listing that ends in the middle of a line. The message contains the name of the list and the line number.
+Rules for all programs:
+
+- Nothing in a list is guessed. A line of a saved listing that describes no item is refused, and so is a saved listing
+  that ends in the middle of a line. The message contains the name of the list, the line number, and what to do.
+- Empty lines are skipped.
+- A relative path starts in the *base directory*, the directory that the user gave for the list, or else in the working
+  directory. A path in a saved listing starts in the directory of its walk.
+- With a base directory, all paths must be in it, by the base directory's own path or the one without symbolic links.
+- ``..`` components at the beginning of a relative path lead upwards. A ``..`` after a name is refused, since the name
+  may be a symbolic link.
+
+The reader never looks through a symbolic link below the base directory, because it examines no listed item.
 """
 
 from __future__ import annotations
@@ -14,6 +25,7 @@ from binascii import Error as NoBase64
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, BinaryIO
 
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, resource_error_text
@@ -87,7 +99,7 @@ once.
 """
 
 
-def check_list_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callable[[bytes], str]) -> None:
+def check_list_not_cut_off(file: bytes, *, nul: bool, advice_for: Callable[[bytes], str]) -> None:
     """Raise ``RequestRefused`` if the list of paths ``file`` cannot be opened, or is a saved listing that ends in the
     middle of a line.
 
@@ -96,7 +108,6 @@ def check_list_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: C
 
     Args:
         file: path of the list; ``-`` for standard input.
-        option: the option with which the list was given, for error messages.
         nul: True if the paths in a plain list end with a NUL byte instead of a newline.
         advice_for: gets the path of a list that does not exist, and returns advice for the message, or "".
     """
@@ -108,7 +119,7 @@ def check_list_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: C
             return
     except OSError:  # The error is reported when the list is opened below.
         pass
-    with PathListReader(file, option, nul=nul, advice_for=advice_for) as listing:
+    with PathListReader(file, nul=nul, advice_for=advice_for) as listing:
         listing.check_listing_is_complete()
 
 
@@ -126,54 +137,70 @@ class ListedItem(NamedTuple):
 
 
 def absolute_path(directory: bytes, path: bytes) -> bytes:
-    """Return ``path``, which is absolute or relative to ``directory``, as an absolute path, without asking the file
-    system.
+    """Return ``path``, which is absolute or relative to ``directory``, as an absolute path without ``.`` and needless
+    slashes, without asking the file system.
 
     ``..`` components at the beginning of a relative path are removed with the last components of ``directory``, which
     must contain no symbolic links. A ``..`` after other components is kept, since these may be symbolic links.
     """
-    if path.startswith(b"/"):
-        return path
-    parts = directory.rstrip(b"/").split(b"/")
-    names = [name for name in path.split(b"/") if name not in (b"", b".")]
-    up = next((number for number, name in enumerate(names) if name != b".."), len(names))
-    return b"/".join([*parts[: max(1, len(parts) - up)], *names[up:]]) or b"/"
+    return b"/" + b"/".join(_names_from_root(_names_in_path(directory), path))
 
 
-def strip_carriage_return(line: bytes, directory: bytes) -> bytes:
-    """Return ``line``, a path in a list with one path per line, without the CR at its end, which editors on Windows
-    write. The CR is kept if an item with this name exists.
-
-    Args:
-        directory: the directory to which the paths in the list are relative.
+def _names_from_root(start: list[bytes], path: bytes) -> list[bytes]:
+    """Return the components of ``path`` from the root directory on. ``start`` are those of the directory to which a
+    relative path is relative; a ``..`` at the beginning of the path removes the last of them.
     """
-    if not line.endswith(b"\r") or os.path.lexists(os.path.join(directory, line)):
-        return line
-    return line[:-1]
+    names = _names_in_path(path)
+    if path.startswith(b"/"):
+        return names
+    up = next((number for number, name in enumerate(names) if name != b".."), len(names))
+    return [*start[: max(0, len(start) - up)], *names[up:]]
+
+
+def _names_in_path(path: bytes) -> list[bytes]:
+    return [name for name in path.split(b"/") if name not in (b"", b".")]
+
+
+class BaseDirectory(NamedTuple):
+    """The directory in which all paths of a list must be: its path as the user wrote it, and without symbolic links."""
+
+    shown: bytes
+    real: bytes
 
 
 class PathListReader:
     """Context manager and iterator: reads a list of paths (a saved listing or a plain list) once.
 
     ``is_saved`` is True for a saved listing (JSON lines of ``pwalk``), False for a plain list. ``directory`` is the
-    directory to which the paths in a saved listing are relative, and None for a plain list. All methods raise
-    ``RequestRefused`` if the list cannot be read, or is no list.
+    directory to which the paths in a saved listing are relative, and None for a plain list. ``top`` is the absolute
+    path of the directory below which ``names_below_top`` finds the items: the base directory, or ``/`` without one. All
+    methods raise ``RequestRefused`` if the list cannot be read, or is no list.
     """
 
     def __init__(
-        self, file: bytes, option: str, *, nul: bool = False, advice_for: Callable[[bytes], str] = lambda file: ""
+        self,
+        file: bytes,
+        *,
+        nul: bool = False,
+        base: BaseDirectory | None = None,
+        modifies: bool = False,
+        advice_for: Callable[[bytes], str] = lambda file: "",
     ) -> None:
         """Open the list and read its beginning.
 
         Args:
             file: path of the list; ``-`` for standard input.
-            option: the option with which the list was given, for error messages.
             nul: True if the paths in a plain list end with a NUL byte instead of a newline.
+            base: the base directory; None: paths of a plain list are relative to the working directory.
+            modifies: True if the program changes or removes the listed items, so that less is accepted.
             advice_for: gets the path of a list that does not exist, and returns advice for the message, or "".
         """
         self._advice_for = advice_for
-        self.name = f"{option} {'standard input' if file == STANDARD_INPUT else printable_path(file)}"
+        self.name = f"--from {'standard input' if file == STANDARD_INPUT else printable_path(file)}"
         self._nul = nul
+        self._base = base
+        self._base_name = "/" if base is None else printable_path(base.shown.rstrip(b"/") or b"/")
+        self._modifies = modifies
         self._source = self._open_list_file(file)
         self.directory: bytes | None = None
         try:
@@ -188,6 +215,31 @@ class PathListReader:
         except BaseException:
             self._source.close()
             raise
+        self.top = b"/" if base is None else base.real
+
+    @cached_property
+    def _start(self) -> bytes:
+        """The directory in which relative paths start. The working directory is used only if it is needed, since it may
+        have been removed.
+        """
+        if self.directory or self._base:
+            return self.directory or self.top
+        try:
+            return os.getcwdb()
+        except FileNotFoundError:
+            raise RequestRefused(
+                f"{self.name}: the current directory does not exist any longer; change to another one, or list "
+                "absolute paths"
+            ) from None
+
+    @cached_property
+    def _names_of_tops(self) -> list[list[bytes]]:
+        """The components of ``top``, and of the base directory as the user wrote it."""
+        shown = self.top if self._base is None else self._base.shown
+        return [
+            _names_in_path(self.top),
+            _names_in_path(shown if shown.startswith(b"/") else absolute_path(os.getcwdb(), shown)),
+        ]
 
     def __enter__(self) -> PathListReader:
         return self
@@ -210,6 +262,91 @@ class PathListReader:
                 raise self.error_at_line(number, f"{begins} holds a NUL; write -0 if paths end with one")
             if path:
                 yield ListedItem(number, path, None)
+
+    def existing_items(self) -> Iterator[ListedItem]:
+        """Yield the items of a list that names items of the file system, in its order.
+
+        A carriage return at the end of a line, which editors on Windows write, is removed, unless an item with this
+        name exists. If the program modifies the items, such a line is refused instead: it may mean an item with a
+        carriage return in its name that was removed since the list was written.
+        """
+        keeps_carriage_returns, is_first = self._nul or self.is_saved, not self.is_saved
+        for line in self:
+            is_exact = keeps_carriage_returns or not line.path.endswith(b"\r")
+            item = line if is_exact else self._without_carriage_return(line)
+            if not item.path:
+                continue
+            if is_first:
+                self._refuse_wrong_base_directory(item)
+                is_first = False
+            yield item
+
+    def names_below_top(self, item: ListedItem) -> list[bytes]:
+        """Return the components of the path of ``item`` below ``top``.
+
+        Raise ``RequestRefused`` if the path may not be listed. If the program modifies items, ``top`` itself may not.
+        """
+        names = _names_in_path(item.path)
+        if not item.path.startswith(b"/"):
+            if names and self._start == self.top and b".." not in names:
+                return names  # The usual case needs no more time than this.
+            names = _names_from_root(_names_in_path(self._start), item.path)
+        if b".." in names:
+            raise self.error_about_path(item, "leads upwards; write the path without .. after a name")
+        top = next((top for top in self._names_of_tops if names[: len(top)] == top), None)
+        if top is None:
+            raise self.error_about_path(item, f"does not lie in {self._base_name}; list paths below it")
+        names = names[len(top) :]
+        if self._modifies and not names:
+            where = f"{self._base_name} itself" if self._base else "the root directory"
+            raise self.error_about_path(item, f"is {where}; list what is in it")
+        return names
+
+    def error_about_path(self, item: ListedItem, why: str) -> RequestRefused:
+        """Return the error that refuses the list because of the path of ``item``; ``why`` is what is wrong with it."""
+        return self.error_at_line(item.number, f"{printable_path(item.path)} {why}")
+
+    def empty_list_error(self) -> RequestRefused:
+        """Return the error that refuses the list because it is empty."""
+        return RequestRefused(f"{self.name}: lists nothing, so there is nothing to do")
+
+    def _without_carriage_return(self, item: ListedItem) -> ListedItem:
+        """Return ``item``, whose line ends with a carriage return, without it, unless an item with this name exists.
+
+        Raise ``RequestRefused`` if the program modifies items, and an item exists only under the shorter name.
+        """
+        shorter = item.path[:-1]
+        if os.path.lexists(os.path.join(self._start, item.path)):
+            return item
+        if shorter and self._modifies:
+            if not os.path.lexists(os.path.join(self._start, shorter)):
+                return item
+            advice = "if lines end as those of Windows do, remove the carriage returns: tr -d '\\r'; else list with -0"
+            raise self.error_about_path(item, f"does not exist, {printable_path(shorter)} does: {advice}")
+        return item._replace(path=shorter)
+
+    def _refuse_wrong_base_directory(self, item: ListedItem) -> None:
+        """Raise ``RequestRefused`` if the user has listed paths relative to the working directory, although they must
+        be relative to the base directory.
+
+        That is so if the path of ``item`` does not exist relative to the base directory, but exists relative to the
+        working directory and leads into the base directory.
+        """
+        path = item.path
+        if self._base is None or path.startswith(b"/") or not os.path.lexists(path):
+            return
+        if os.path.lexists(os.path.join(self._base.real, path)):
+            return
+        real = os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))
+        if not (real + b"/").startswith(self._base.real.rstrip(b"/") + b"/"):
+            return
+        below = os.path.relpath(real, self._base.real)
+        raise self.error_about_path(
+            item,
+            f"is not in {self._base_name}, but starts in the working directory: write "
+            f"{printable_path(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths "
+            "start",
+        )
 
     def check_listing_is_complete(self) -> None:
         """Raise ``RequestRefused`` if this is a saved listing that ends in the middle of a line, so that it was cut
@@ -281,12 +418,16 @@ class PathListReader:
             block = self._read(self._source, _READ_BYTES)
         if rest and self.is_saved:
             raise self.error_at_line(number + 1, _CUT_OFF_TEXT)
+        if end == b"\0" and rest.endswith(b"\n"):
+            raise self.error_at_line(
+                number + 1, "ends with a newline, not with a NUL; leave out -0 if each line is a path"
+            )
         if rest:
             yield number + 1, rest
 
     def _line_too_long_error(self, number: int) -> RequestRefused:
-        advice = "" if self._nul or self.is_saved else "; if each path ends with a NUL, write -0"
-        return self.error_at_line(number, f"is longer than any path{advice}")
+        advice = "leave out -0 if each line is a path" if self._nul else "write -0 if paths end with a NUL"
+        return self.error_at_line(number, f"is longer than any path{'' if self.is_saved else '; ' + advice}")
 
     def _read_header(self) -> bytes:
         """Check the first line of a saved listing. Return the directory to which the paths in it are relative."""
