@@ -4,7 +4,7 @@ complete -c prm -s f -l force -d 'do not ask, and ignore a PATH that does not ex
 complete -c prm -s r -s R -l recursive -d 'with --from'
 complete -c prm -l from -l files-from -r -F -d 'only what FILE lists is removed'
 complete -c prm -l null -l from0 -d 'the paths in --from end with a NUL, as find -print0 writes them'
-complete -c prm -l dry-run -d 'list what would be removed, and how much'
+complete -c prm -l dry-run -d 'list what would be removed'
 complete -c prm -l exclude -r -f -d 'leave out items that match'
 complete -c prm -l include -r -f -d 'select items that match, even if an earlier --exclude matches them'
 complete -c prm -l exclude-from -r -F -d 'patterns, a line each, as in .gitignore'

@@ -32,7 +32,14 @@ PROGRESS_CHOICES = ("auto", "bar", "plain", "json", "none")
 INPLACE_CHOICES = ("parallel", "sequential")
 """The values of ``--inplace``; the first one is used if the user writes ``--inplace`` without a value."""
 DRY_RUN_CHOICES = ("changes", "all")
-"""The values of ``--dry-run`` of pcopy; the first one is used if the user writes ``--dry-run`` without a value."""
+"""The values of ``--dry-run``; the first one is used if the user writes ``--dry-run`` without a value."""
+_DIFFERENCE_WORDS = (
+    "A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, "
+    "content, link (not yet a hard link)"
+)
+"""Explanation, for the help, of the lines of ``--dry-run`` (``pcopy.tasks.base.actions.DifferingProperty``)."""
+_NO_VALUE: dict[str, object] = {"value": "", "choices": (), "nargs": "", "const": None}
+"""Fields of an option that has a value in other programs and is a flag in this one."""
 INSECURE_LINKS_OPTION = "--insecure-links"
 
 
@@ -84,35 +91,43 @@ COMMON_OPTIONS: tuple[Option, ...] = (
         "--dry-run",
         "pcopy psync prm pstripe ptar pbcast pdbench pchmod",
         "what is {done}",
-        "list what would be {done}, and how much; change nothing",
+        "list what would be {done} (with WHICH all: also the rest), then how much; change nothing",
         brief="change nothing; show what would be done",
+        value="WHICH",
+        choices=DRY_RUN_CHOICES,
+        nargs="?",
+        const=DRY_RUN_CHOICES[0],
         in_files=False,
         excludes="metrics",
         variants={
             _COPIES: {
                 "group": "common options",
                 "help": "change nothing; list the items that would be changed (with WHICH all: all items), then "
-                "totals, sizes, free space. A line has the action and, for an existing item, what differs: type, size, "
-                "time, mode, owner, acl, xattr, content, link (not yet a hard link)",
-                "value": "WHICH",
-                "choices": DRY_RUN_CHOICES,
-                "nargs": "?",
-                "const": DRY_RUN_CHOICES[0],
+                f"totals, sizes, free space. {_DIFFERENCE_WORDS}",
             },
             "pstripe": {
                 "group": "what is changed",
-                "help": "print how many files would get another layout; change nothing",
+                "help": "list the files that would get another layout, with the old and the new one (with WHICH all: "
+                "all files), then totals; change nothing",
             },
             "ptar": {
                 "group": "what to do",
-                "help": "-c and -x: list what would be archived or unpacked; change nothing",
+                "help": "-c and -x: list what would be archived or unpacked (with WHICH all: also what is left out); "
+                f"change nothing. {_DIFFERENCE_WORDS}",
             },
             "pbcast": {
                 "group": "operation",
                 "help": "check that each host has DIR and enough free space in it; write nothing",
+                **_NO_VALUE,
             },
-            "pdbench": {"help": "print what would be measured, and how much would be written; write nothing"},
-            "pchmod": {"help": "list what would be changed, and how; change nothing"},
+            "pdbench": {
+                "help": "print what would be measured, and how much would be written; write nothing",
+                **_NO_VALUE,
+            },
+            "pchmod": {
+                "help": "list the items that would be changed (with WHICH all: all items), and how: mode, owner, acl; "
+                "change nothing",
+            },
         },
     ),
     Option(

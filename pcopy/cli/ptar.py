@@ -326,7 +326,7 @@ exit status:
             select=requested_selection(values, paths if mode == "create" else ()),
             bwlimit=values.bwlimit,
             oplimit=values.oplimit,
-            dry_run=values.dry_run,
+            dry_run=values.dry_run is not None,
         )
         archive_options = ArchiveOptions(
             numeric_owner=values.numeric_owner,

@@ -59,7 +59,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
                 sync=False,
                 max_errors=values.max_errors,
                 termination=values.termination,
-                dry_run=getattr(values, "dry_run", False),
+                dry_run=getattr(values, "dry_run", None) is not None,
                 select=requested_selection(values, paths, deletes_selected=self.deletes_selected),
                 oplimit=getattr(values, "oplimit", 0),
             ),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Protocol
 
@@ -183,13 +184,27 @@ def differing_xattr_kinds(
     """Return the kinds of those extended attributes that an existing item lacks, has with another value than its
     source, or has in excess. The arguments are those of ``has_same_xattrs``. Raise ``OSError``.
     """
-    source_names, present_names = _xattr_names(source, follow), _xattr_names(present, False)
-    wanted = {name for name in source_names if is_xattr_copied(name, preserve)}
-    extra = {name for name in present_names - wanted if is_xattr_removed(name, preserve)}
+    wanted = {
+        name: _xattr_value(source, name, follow)
+        for name in _xattr_names(source, follow)
+        if is_xattr_copied(name, preserve)
+    }
+    return kinds_of_xattrs_to_change(wanted, present, preserve)
+
+
+def kinds_of_xattrs_to_change(
+    wanted: Mapping[str, bytes], present: bytes, preserve: PreservedMetadataKinds
+) -> set[XattrKind]:
+    """Return the kinds of those extended attributes that the existing item with the path ``present`` lacks, has with
+    another value than in ``wanted``, or has in excess. A symbolic link at the end of the path is not followed. Raise
+    ``OSError``.
+    """
+    present_names = _xattr_names(present, False)
+    extra = {name for name in present_names - wanted.keys() if is_xattr_removed(name, preserve)}
     differing = {
         name
-        for name in wanted
-        if name not in present_names or _xattr_value(source, name, follow) != _xattr_value(present, name, False)
+        for name, value in wanted.items()
+        if name not in present_names or value != _xattr_value(present, name, False)
     }
     return {xattr_kind(name) for name in extra | differing}
 

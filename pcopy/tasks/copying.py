@@ -19,7 +19,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.attempts import MAX_ATTEMPTS, fail_or_retry
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
-from pcopy.tasks.base.job_filters import JobFilter
+from pcopy.tasks.base.job_filters import JobFilter, report_excluded_items
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
@@ -112,10 +112,7 @@ class ItemVisitor:
         rows = self._filter.selected_rows(self._place.path, found)
         for counter in (counts.SKIPPED, counts.EXCLUDED):
             self._result.count(counter, len(found) - len(rows))
-        if self._result.item_recorder.is_recording and self._rank.job.copies:
-            for row in {*range(len(found))}.difference(rows):
-                kind = type_byte(found.rows.mode[row]) or SOCKET_TYPE_BYTE
-                self._result.item_recorder.record_item_outcome(ItemAction.SKIP, self._place, found.names[row], kind)
+        report_excluded_items(self._rank, self._result, self._place, found, rows)
         return rows
 
     def _is_to_be_copied(self, found: FoundItems, row: int, mounted: set[bytes]) -> bool:

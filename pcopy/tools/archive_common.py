@@ -10,13 +10,13 @@ from pcopy.engine.messages import HaltMessage
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED, NO_SPACE_CODE
 from pcopy.launch.tool import JobResult
 from pcopy.signature.items import DIRECTORY
-from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.actions import CHANGING_ACTIONS
 from pcopy.tasks.base.item_outcomes import TYPE_NAMES, ItemOutcome, PackedItemOutcomes
 from pcopy.tasks.base.job import ArchiveOptions, ForwardingProgressSink, JobCounters, ProgressSink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector
-from pcopy.tools.final_output import DryRunItemLinesSink, UnrecordedJob, output_options_for_dry_run
+from pcopy.tools.final_output import UnrecordedJob, output_options_for_dry_run
 from pcopy.tools.space import free_space_of_file_system
 from pcopy.tools.summary import common_json_values, deletion_and_warning_count_lines, item_counts_lines
 from pcopy.units import format_seconds, format_size
@@ -72,15 +72,13 @@ class TarJob(UnrecordedJob):
         """True if the name of each member is printed (``-v``). As with tar, names go to standard output. The summary
         goes to standard error then. With ``--json`` it is the other way round.
         """
-        # The names are all that -v prints. With -vv, phases and the backend are reported, too.
-        output_options = output_options._replace(verbose=max(0, output_options.verbose - 1))
+        if not dry_run:  # The names are all that -v prints. With -vv, phases and the backend are reported, too.
+            output_options = output_options._replace(verbose=max(0, output_options.verbose - 1))
         if dry_run or (self.prints_names and not output_options.json):
             output_options = output_options_for_dry_run(output_options)
         super().__init__(arguments.ranks, arguments.in_flight, output_options, dry_run=dry_run)
         self.is_summary_on_stderr = self.prints_names
         self.arguments = arguments
-        self.prints_items = dry_run and not (output_options.json or output_options.quiet)
-        """True if a line is printed on standard output for each item that would be created."""
 
     @property
     def is_reporting_items(self) -> bool:
@@ -88,12 +86,9 @@ class TarJob(UnrecordedJob):
         return self.output.is_reporting_each_item or self.prints_items or self.prints_names
 
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
-        sink = screen
-        if self.prints_items:
-            sink = DryRunItemLinesSink(screen, are_items_created)
-        elif self.prints_names:
-            sink = MemberNamesSink(screen, self, sys.stderr if self.output.json else sys.stdout)
-        return super().job_event_sink(sink)
+        if self.prints_names:
+            screen = MemberNamesSink(screen, self, sys.stderr if self.output.json else sys.stdout)
+        return super().job_event_sink(screen)
 
     def member_name(self, path: bytes) -> bytes:
         """Return the name of a member as tar prints it, without the slash at the end of a directory. ``path`` is the
@@ -152,7 +147,9 @@ class MemberNamesSink(ForwardingProgressSink):
         self._stream = stream
 
     def items(self, items: Sequence[PackedItemOutcomes]) -> None:
-        for each in filter(are_items_created, items):
+        for each in items:
+            if each.action not in CHANGING_ACTIONS:
+                continue
             self._stream.write("".join(map(self._line_for_item, each.unpacked_outcomes())))
         super().items(items)
 
@@ -161,11 +158,6 @@ class MemberNamesSink(ForwardingProgressSink):
         if item.type == TYPE_NAMES[DIRECTORY]:
             name = name.rstrip(b"/") + b"/"
         return f"{printable_path(name)}\n"
-
-
-def are_items_created(items: PackedItemOutcomes) -> bool:
-    """True if these items, which all have the same outcome, are created, or replace existing ones."""
-    return items.action in (ItemAction.COPY, ItemAction.REPLACE)
 
 
 def advice_after_stop(reason: HaltMessage, advice: str, directory: bytes) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pcopy.errors import RequestRefused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import ChangeOptions, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
@@ -74,9 +72,6 @@ class ChmodJob(TreeJob):
             self.read_path_list() if is_listed else self.existing_roots(lambda path: _root_for_path(path, arguments))
         )
         self.make_job_for_roots(roots, copies=False, program=ChangeOptions(arguments.change), umask=umask_of_user())
-
-    def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
-        return items.action == ItemAction.META
 
     def print_resume_advice(self) -> None:
         print_error("pchmod", "repeat the command to continue: items that are as requested remain unchanged")

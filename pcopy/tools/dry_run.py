@@ -7,29 +7,28 @@ with the item. The totals follow at the end. The job is not recorded, no signatu
 from __future__ import annotations
 
 import json
-import sys
 import time
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.errors import EXIT_INCOMPLETE
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
+from pcopy.report.screen import OutputOptions
+from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import ACTION_WORDS, PackedItemOutcomes
-from pcopy.tasks.base.job import ForwardingProgressSink, Job, ProgressSink
+from pcopy.tasks.base.job import Job, ProgressSink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
 from pcopy.tools.filter_messages import excluded_items_text
-from pcopy.tools.final_output import output_options_for_dry_run
+from pcopy.tools.final_output import DryRunItemsSink, output_options_for_dry_run
 from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space_of_file_system
 from pcopy.tools.summary import copy_json_summary, filter_origins_json_values, item_counts_lines
 from pcopy.units import format_seconds, format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
-
-CHANGING_ACTIONS = (ItemAction.COPY, ItemAction.REPLACE, ItemAction.META, ItemAction.DELETE)
-"""Actions that change something in the destination."""
 
 _FIRST_SIZE_LIMIT, _SIZE_LIMIT_FACTOR = 4 << 10, 16
 """Limits of the classes in the histogram of file sizes: the first class ends at ``_FIRST_SIZE_LIMIT`` bytes (4 KiB),
@@ -69,36 +68,19 @@ class SizeHistogram:
         ]
 
 
-class DryRunSink(ForwardingProgressSink):
-    """Receives outcomes and failures on rank 0 in a dry run, and passes them on.
+class DryRunCopySink(DryRunItemsSink):
+    """Receives outcomes on rank 0 in a dry run of a copy. It also counts the files that would be copied, by size."""
 
-    It also prints what a copy would do with the items, and counts the items by action.
-    """
-
-    def __init__(self, sink: ProgressSink, *, prints_changes: bool, prints_unchanged: bool) -> None:
-        """Pass everything on to ``sink``. Print a line for each item that would be changed if ``prints_changes`` is
-        True, and for each other one if ``prints_unchanged`` is True.
-        """
-        super().__init__(sink)
-        self._printed_actions = {
-            *(CHANGING_ACTIONS if prints_changes else ()),
-            *((ItemAction.SKIP,) if prints_unchanged else ()),
-        }
-        self.items_by_action: Counter[int] = Counter()
+    def __init__(self, sink: ProgressSink, output_options: OutputOptions) -> None:
+        super().__init__(sink, output_options)
         self.sizes = SizeHistogram()
 
     def items(self, items: Sequence[PackedItemOutcomes]) -> None:
-        """Print the items, as far as lines are to be printed, and count them."""
         for each in items:
-            self.items_by_action[each.action] += len(each.kinds)
-            is_made = each.action in (ItemAction.COPY, ItemAction.REPLACE)
-            lines = []
-            for item in each.unpacked_outcomes():
-                lines.append(f"{item}\n")
-                if is_made and item.type == "file":
-                    self.sizes.add_file(item.bytes)
-            if each.action in self._printed_actions:
-                sys.stdout.write("".join(lines))
+            if each.action in (ItemAction.COPY, ItemAction.REPLACE):
+                for kind, size in zip(each.kinds, array("Q", each.sizes), strict=True):
+                    if kind == FILE[0]:
+                        self.sizes.add_file(size)
         super().items(items)
 
 
@@ -119,7 +101,7 @@ class DryRunJob(CopyJob):
         options = self.job.options._replace(signature=b"", manifest=b"", hash="", sync=False, itemize=True)
         copy_options = self.job.copy_options._replace(verify=False, repair=False, fsync=False)
         self.job = self.job._replace(options=options, program=copy_options)
-        self._dry_run_sink: DryRunSink | None = None
+        self._dry_run_sink: DryRunCopySink | None = None
 
     def _is_space_sufficient(self, job: Job, ahead: PreliminaryWalk) -> bool:
         """Record whether the space is sufficient, for the report of the dry run. Return True to continue."""
@@ -130,18 +112,8 @@ class DryRunJob(CopyJob):
         return True
 
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
-        prints = not (self.output.json or self.output.quiet)
-        self._dry_run_sink = DryRunSink(
-            super().job_event_sink(screen),
-            prints_changes=prints,
-            prints_unchanged=prints and self._lists_unchanged_items,
-        )
+        self._dry_run_sink = DryRunCopySink(super().job_event_sink(screen), self.output)
         return self._dry_run_sink
-
-    @property
-    def _lists_unchanged_items(self) -> bool:
-        """True if the items that would remain as they are have lines, too (``--dry-run=all``, ``-vv``)."""
-        return self.output.verbose > 1
 
     def report_job_result(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
@@ -194,9 +166,7 @@ class DryRunJob(CopyJob):
             lines.append(f"  {excluded}")
         actions = [f"{by_action[action]:,} {ACTION_WORDS[action]}" for action in ItemAction if by_action[action]]
         lines.append(f"  {', '.join(actions) or 'nothing'}")
-        if (unlisted := by_action[ItemAction.SKIP]) and not (self._lists_unchanged_items or self.output.quiet):
-            items = count_with_noun(unlisted, "item that is", "items that are")
-            lines.append(f"  not listed: {items} skipped (--dry-run=all lists all)")
+        lines += self._dry_run_sink.unlisted_items_lines()
         if rows := self._dry_run_sink.sizes.histogram_text_lines():
             lines += ["  sizes of the files to be copied:", *rows]
         free = self._free_space_at_destination()

@@ -9,13 +9,15 @@ import json
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED
 from pcopy.launch.tool import JobResult, PreparedJob
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.screen import OutputOptions
 from pcopy.report.streams import print_error
+from pcopy.tasks.base.actions import CHANGING_ACTIONS, ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import ForwardingProgressSink, JobCounters, ProgressSink
 from pcopy.text import count_with_noun
@@ -24,21 +26,42 @@ from pcopy.tools.filter_messages import empty_selection_text, excluded_items_tex
 from pcopy.tools.summary import filter_origins_json_values
 
 
-class DryRunItemLinesSink(ForwardingProgressSink):
+class DryRunItemsSink(ForwardingProgressSink):
     """Receives outcomes on rank 0 in a dry run, and passes everything on.
 
-    It also prints a line for each item that would be created, changed or removed.
+    It also prints a line for each item that would be changed, and counts the items by action.
     """
 
-    def __init__(self, sink: ProgressSink, is_listed: Callable[[PackedItemOutcomes], bool]) -> None:
-        """Pass everything on to ``sink``. ``is_listed`` returns True for items for which a line is to be printed."""
+    def __init__(self, sink: ProgressSink, output_options: OutputOptions) -> None:
+        """Pass everything on to ``sink``. Print lines unless ``output_options`` request JSON or no output; with ``-vv``
+        or ``--dry-run=all``, also for the items that would remain as they are.
+        """
         super().__init__(sink)
-        self._is_listed = is_listed
+        prints = not (output_options.json or output_options.quiet)
+        self._lists_all = output_options.verbose > 1
+        self._prints_unlisted_count = prints and not self._lists_all
+        self._listed_actions = (
+            {*CHANGING_ACTIONS, *((ItemAction.SKIP,) if self._lists_all else ())} if prints else set()
+        )
+        self.items_by_action: Counter[int] = Counter()
 
     def items(self, items: Sequence[PackedItemOutcomes]) -> None:
-        for each in filter(self._is_listed, items):
-            sys.stdout.write("".join(f"{item}\n" for item in each.unpacked_outcomes()))
+        """Print the items, as far as lines are to be printed, and count them."""
+        for each in items:
+            self.items_by_action[each.action] += len(each.kinds)
+            if each.action in self._listed_actions:
+                sys.stdout.write("".join(f"{item}\n" for item in each.unpacked_outcomes()))
         super().items(items)
+
+    def unlisted_items_lines(self) -> list[str]:
+        """Return a line for the summary with the number of items that would remain as they are and have no line; an
+        empty list if there are none.
+        """
+        unlisted = self.items_by_action[ItemAction.SKIP]
+        if not (unlisted and self._prints_unlisted_count):
+            return []
+        items = count_with_noun(unlisted, "item that is", "items that are")
+        return [f"  not listed: {items} skipped (--dry-run=all lists all)"]
 
 
 def output_options_for_dry_run(output_options: OutputOptions) -> OutputOptions:
@@ -72,8 +95,22 @@ class UnrecordedJob(PreparedJob):
         super().__init__(ranks, in_flight, output_options)
         self.dry_run = dry_run
         """True if nothing is changed. A dry run prints its result even with ``-q``."""
+        self._dry_run_sink: DryRunItemsSink | None = None
         self.remarks: list[str] = []
         """Lines that ``report_job_result`` prints on standard error before the summary."""
+
+    @property
+    def prints_items(self) -> bool:
+        """True if a dry run prints a line on standard output for each item that would be changed."""
+        return self.dry_run and not (self.output.json or self.output.quiet)
+
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
+        """Return the receiver of progress and outcomes, which passes them on to ``screen``, and prints the lines of a
+        dry run.
+        """
+        if self.prints_items:
+            self._dry_run_sink = DryRunItemsSink(screen, self.output)
+        return super().job_event_sink(self._dry_run_sink or screen)
 
     @abstractmethod
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
@@ -101,6 +138,8 @@ class UnrecordedJob(PreparedJob):
                 excluded := excluded_items_text(ended.totals.excluded, self.output.filter_origins, options_name=by)
             ):
                 lines.append(f"  {excluded}")
+            if self._dry_run_sink is not None:
+                lines += self._dry_run_sink.unlisted_items_lines()
             if ended.status != EXIT_OK:
                 lines.append(self._unsuccessful_outcome_line(ended.status))
             print("\n".join(lines), file=sys.stderr if self.is_summary_on_stderr else sys.stdout, flush=True)

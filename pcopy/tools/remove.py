@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 from pcopy.errors import RequestRefused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import DeviceInode, ItemFilters, JobCounters, RemoveOptions, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
@@ -110,9 +108,6 @@ class RemoveJob(TreeJob):
                 )
             )
             self.began = time.monotonic()
-
-    def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
-        return items.action == ItemAction.DELETE
 
     def print_resume_advice(self) -> None:
         print_error("prm", "repeat the command to remove the remaining items")

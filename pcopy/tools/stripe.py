@@ -127,10 +127,6 @@ class StripeJob(TreeJob):
         if why := stripe_count_notice(arguments.stripe, roots[0].source):
             print_error("pstripe", why)
 
-    @property
-    def prints_items(self) -> bool:
-        return False
-
     def print_resume_advice(self) -> None:
         if self.stripe:
             print_error("pstripe", "repeat the command to continue: files that have the layout are skipped")

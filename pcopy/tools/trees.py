@@ -15,12 +15,10 @@ from pcopy.jobs.paths import source_path
 from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
-from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgramOptions, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
 from pcopy.tools.arguments import TreeProgramArguments
-from pcopy.tools.final_output import DryRunItemLinesSink, UnrecordedJob, output_options_for_dry_run
+from pcopy.tools.final_output import UnrecordedJob, output_options_for_dry_run
 from pcopy.tools.outputs import check_output_files
 
 if TYPE_CHECKING:
@@ -117,22 +115,6 @@ class TreeJob(UnrecordedJob):
             )
         self.began = time.monotonic()
 
-    @property
-    def prints_items(self) -> bool:
-        """True if a line is printed on standard output for each item that would be changed."""
-        return self.dry_run and not (self.output.json or self.output.quiet)
-
-    def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
-        """Return True if a dry run prints a line for each of ``items``, which have the same action. Subclasses override
-        it.
-        """
-        return False
-
-    def _are_lines_printed(self, items: PackedItemOutcomes) -> bool:
-        """Return True if a dry run prints a line for each of ``items``: they would be changed, or ``-vv`` is given."""
-        is_listed = self.output.verbose > 1 and items.action == ItemAction.SKIP
-        return is_listed or self.are_item_lines_printed(items)
-
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         """Return the receiver of progress and outcomes, which passes them on to ``screen``.
 
@@ -140,9 +122,7 @@ class TreeJob(UnrecordedJob):
         """
         if self._missing_paths:
             screen.receive_failures(self._missing_paths)
-        return super().job_event_sink(
-            DryRunItemLinesSink(screen, self._are_lines_printed) if self.prints_items else screen
-        )
+        return super().job_event_sink(screen)
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         return EXIT_INCOMPLETE if self._missing_paths else EXIT_OK

@@ -183,7 +183,11 @@ def test_prm_dry_run_lists_items_that_prm_removes(area: Path, ranks: int) -> Non
         and b"delete" not in dry.stderr
     ), show(run)
     logged = [json.loads(line) for line in (area / "log").read_text().splitlines()]
-    assert sorted(item["path"] for item in logged) == sorted(map(os.fsdecode, gone))
+    left = {b"p", b"p/a", b"p/a/x.o", b"p/keep"}
+    actions = [*(("delete", path) for path in gone), *(("skip", path) for path in left)]
+    assert sorted((item["action"], os.fsencode(item["path"])) for item in logged) == sorted(actions)
+    skips = [line for line in dry.stdout.splitlines() if line.startswith(b"skip ")]
+    assert sorted(skips) == sorted(b"skip " + path for path in left)
 
 
 def test_prm_leaves_directories_younger_than_the_filter(area: Path) -> None:

@@ -185,7 +185,7 @@ def test_dry_run_and_log_list_the_changes(area: Path) -> None:
     run = pchmod("--dry-run", "go=", tree, ranks=2)
     assert run.returncode == 0 and state(tree, "%m %C@ %p") == before
     lines = run.stdout.decode().splitlines()
-    names = (f"0755 -> 0700 {tree}", f"0755 -> 0700 {tree}/inner", f"0644 -> 0600 {tree}/new\\nline")
+    names = (f"mode 0755 -> 0700 {tree}", f"mode 0755 -> 0700 {tree}/inner", f"mode 0644 -> 0600 {tree}/new\\nline")
     assert sorted(line for line in lines if line.startswith("meta")) == sorted(f"meta {name}" for name in names)
     assert "  3 would be changed, 1 unchanged" in lines
     run = pchmod("--log", area / "log", "-q", "go=", tree, ranks=2)
@@ -193,9 +193,9 @@ def test_dry_run_and_log_list_the_changes(area: Path) -> None:
     log = [json.loads(line) for line in (area / "log").read_text().splitlines()]
     reported = {(line["action"], line.get("change"), line["type"], line["path"]) for line in log}
     assert reported == {
-        ("meta", "0755 -> 0700", "directory", f"{tree}"),
-        ("meta", "0755 -> 0700", "directory", f"{tree}/inner"),
-        ("meta", "0644 -> 0600", "file", f"{tree}/new\\nline"),
+        ("meta", "mode 0755 -> 0700", "directory", f"{tree}"),
+        ("meta", "mode 0755 -> 0700", "directory", f"{tree}/inner"),
+        ("meta", "mode 0644 -> 0600", "file", f"{tree}/new\\nline"),
         ("skip", None, "file", f"{tree}/as it is"),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
@@ -38,7 +39,8 @@ def state_of(place: Path) -> bytes:
 def listed(stdout: bytes) -> dict[str, str]:
     """Return the predicted actions by path."""
     lines = stdout.decode().splitlines()
-    return {path: word for word, _, path in (line.partition(" ") for line in lines) if word in ("copy", "replace")}
+    found = [re.fullmatch(r"(copy|replace|meta) (?:[a-z,]+ )?([/t].*)", line) for line in lines]
+    return {match[2]: match[1] for match in found if match}
 
 
 @pytest.mark.parametrize("words", [(), ("--zstd",), ("--signature", "tree.sig", "--resume")])
@@ -51,7 +53,7 @@ def test_archive_dry_run_lists_all_items_and_changes_nothing(ranks: int, words: 
     run = ptar("-c", "-f", "a.tar", "--dry-run", "--exclude", "empty", *words, "tree", cwd=around, ranks=ranks)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
     assert state_of(around) == before
-    find = ["find", "tree", "!", "-type", "d", "!", "-path", "tree/empty"]
+    find = ["find", "tree", "!", "-path", "tree/empty"]
     found = subprocess.run(find, cwd=around, check=True, capture_output=True, text=True)
     assert sorted(listed(run.stdout)) == sorted(found.stdout.splitlines())
     real = ptar("-c", "-q", "--json", "-f", "a.tar", "--exclude", "empty", "tree", cwd=around, ranks=2)
@@ -88,6 +90,7 @@ def test_unpack_dry_run_lists_all_items_and_changes_nothing(ranks: int, tree: Pa
     reported = listed(run.stdout)
     assert len(reported) == len(names)
     assert {path for path, word in reported.items() if word == "replace"} == {f"{out}/tree/large", f"{out}/tree/to"}
+    assert {path for path, word in reported.items() if word == "meta"} == {f"{out}/tree"}
     words = ("-x", "--json", "-f", tmp_path / "a.tar", "-C", out)
     foreseen = json.loads(ptar(*words, "--dry-run", cwd=tmp_path, ranks=ranks).stdout)
     done = json.loads(ptar(*words, cwd=tmp_path, ranks=ranks).stdout)

@@ -271,6 +271,31 @@ def test_a_dry_run_changes_nothing(lustre: Lustre) -> None:
     assert {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()} == before
 
 
+def test_changes_of_layouts_are_listed(lustre: Lustre) -> None:
+    """A dry run lists the files that would get another layout, with both layouts; -v of a run lists the same."""
+    tree = lustre.first / "tree"
+    make(lustre, tree / "one", plain(1, MIB), 10)
+    make(lustre, tree / "below" / "four", plain(4, MIB), 3 * MIB)
+    make(lustre, tree / "fits", plain(2, 2 * MIB), 10)
+    make(lustre, tree / "omitted", plain(1, MIB), 10)
+    os.symlink("one", tree / "link")
+    words = ("--stripe", "2:2M", "--exclude", "omitted", tree)
+    changes = {
+        f"{tree}/one": "layout 1 stripe of 1 MiB -> 2 stripes of 2 MiB",
+        f"{tree}/below/four": "layout 4 stripes of 1 MiB -> 2 stripes of 2 MiB",
+    }
+    skipped = [f"{tree}/{name}" for name in ("fits", "link", "omitted")]
+    metas = sorted(f"meta {change} {path}" for path, change in changes.items())
+    for options in (("--dry-run",), ("--dry-run=all",), ("--dry-run", "-vv")):
+        lines = pstripe(lustre, *options, *words).stdout.decode().splitlines()
+        assert sorted(line for line in lines if line.startswith("meta ")) == metas
+        listed = [line for line in lines if line.startswith("skip ")]
+        assert sorted(listed) == ([f"skip {path}" for path in skipped] if len(options[-1]) != 9 else [])
+        assert ("  not listed: 3 items that are skipped (--dry-run=all lists all)" in lines) == (not listed)
+    done = pstripe(lustre, "-v", *words)
+    assert sorted(line for line in done.stderr.decode().splitlines() if line.startswith("meta ")) == metas, show(done)
+
+
 def test_pstripe_auto_keeps_progressive_layouts(lustre: Lustre) -> None:
     tree = build(lustre)
     reported = report(lustre, "--stripe", "auto", tree)

@@ -46,8 +46,9 @@ from pcopy.tasks.archive.members_to_extract import (
 from pcopy.tasks.archive.names import ConflictingNames, DirectoryMembers
 from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.archive.phases import MAKE_LINKS, UNPACK, UNPACK_AGAIN
+from pcopy.tasks.archive.replaced_items import ExistingDirectories
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.actions import ItemAction, unpack_action
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -70,9 +71,14 @@ class SpawnExtractTasks(TaskKind, code=145, doing="sorting members", is_note=Fal
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
+        existing, members = rank.shared_instance(ExistingDirectories), rank.shared_instance(FoundMembers)
+        for found in members.last_members_by_directory() if existing else ():
+            for task in _extraction_tasks(found) if found.path in existing else ():
+                result.spawn_task(task, EXTRACT_BATCH_BYTES // 4, owner=rank.number)
         tasks = (
             task
-            for found in rank.shared_instance(FoundMembers).last_members_by_directory()
+            for found in members.last_members_by_directory()
+            if found.path not in existing
             for task in _extraction_tasks(found)
         )
         result.spawn_tasks_lazily(tasks, EXTRACT_BATCH_BYTES // 4, expands=False)
@@ -163,9 +169,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
             return
         if has_directory:
             result.count(counts.DIRECTORIES)
-            result.item_recorder.record_item_outcome(
-                ItemAction.COPY, directory_place_in_target(path), b"", type_byte(members[0].member.st_mode)
-            )
+            _report_directory(rank, result, path, type_byte(members[0].member.st_mode))
             spawn_directory_finish_task(rank, result, members.pop(0))
         remaining = yield from make_simple_members(rank, result, directory, path, simple, inherits=inherits)
         if remaining.not_started:
@@ -176,6 +180,13 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         members += simple.selected_members(remaining.slow_path).members(path)
         has_begun = bool(remaining.has_tried or has_directory or self.superseded or rivals)
         yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
+
+
+def _report_directory(rank: Rank, result: TaskResult, path: bytes, kind: bytes) -> None:
+    """Report that the directory ``path`` below the target, of the type ``kind``, was created or existed before."""
+    action, differences = unpack_action(rank.shared_instance(ExistingDirectories).get(path, ItemAction.COPY))
+    result.item_recorder.note_differences(directory_place_in_target(path), b"", differences)
+    result.item_recorder.record_item_outcome(action, directory_place_in_target(path), b"", kind)
 
 
 def _extract_one_by_one(

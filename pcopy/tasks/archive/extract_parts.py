@@ -26,6 +26,7 @@ from pcopy.fsio.throttle import throttled_steps
 from pcopy.tasks.archive.extracting import MemberExtractor, copy_from_archive
 from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
 from pcopy.tasks.archive.open_archive import OpenedArchive
+from pcopy.tasks.archive.replaced_items import note_existing_item
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
@@ -210,9 +211,10 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartExtrac
             yield from wait_until_file_is_stored(rank, new)
             present = item_status_or_none(directory, member.name)
             rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
+            note_existing_item(rank, result, directory, member, present)
             applied = extracting.apply_metadata(new, member.member)
             new.commit(member.name, present, store=rank.options.sync)
-        extracting.report_extracted(member, applied, new.metadata_problem)
+        extracting.report_extracted(member, present, applied, new.metadata_problem)
 
     def _remove_temporary_file(self, file: FileBeingExtracted) -> None:
         """Remove the temporary file of a member. A failure is ignored."""

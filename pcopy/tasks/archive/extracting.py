@@ -22,7 +22,9 @@ from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_byte
 from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
 from pcopy.tasks.archive.open_archive import OpenedArchive, ReadAheadBuffer, extracted_member_metadata, owner_id_lookup
+from pcopy.tasks.archive.replaced_items import note_existing_item
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import TimedCopyAction
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
@@ -74,7 +76,7 @@ class MemberExtractor:
         member = each.member
         new: NewFile
         if member.kind == FILE:
-            new, present = self._create_file(each.name, fits_in_slice=self.is_extracted_in_one_step(member))
+            new, present = self._create_file(each, fits_in_slice=self.is_extracted_in_one_step(member))
             with mention_removal_in_problem(self._rank, self._directory, each.name, present), new:
                 in_order = self._rank.options.sequential
                 steps = _write_contents(self._archive, self._ahead, each, new, in_order=in_order)
@@ -91,21 +93,23 @@ class MemberExtractor:
             )
             present = item_status_or_none(self._directory, each.name)
             self._archive.refuse_replacing_archive(present)
+            note_existing_item(self._rank, self._result, self._directory, each, present)
             name = each.name if present is None else prepare_new_name(self._rank, self._directory, each.name, present)
             new = NewLinkOrSpecialFile.create_link_or_special_file(self._directory, name, node, is_temporary=True)
             with new:
                 applied = self.apply_metadata(new, member)
                 self._give_final_name(new, each.name, present)
-        self.report_extracted(each, applied, new.metadata_problem)
+        self.report_extracted(each, present, applied, new.metadata_problem)
 
-    def _create_file(self, name: bytes, *, fits_in_slice: bool) -> tuple[NewFile, os.stat_result | None]:
-        """Create a file for the member called ``name``. Return the file, and the status of the existing item that it
+    def _create_file(self, each: MemberToExtract, *, fits_in_slice: bool) -> tuple[NewFile, os.stat_result | None]:
+        """Create a file for the member ``each``. Return the file, and the status of the existing item that it
         will replace, or None.
 
         The file is created under its final name if that is free and the member is small (``is_extracted_in_one_step``),
         or if the target file system cannot rename. Otherwise it is created under a temporary name in the same
         directory.
         """
+        name = each.name
         if fits_in_slice:
             try:
                 return NewFile.create(self._directory, name), None
@@ -114,6 +118,7 @@ class MemberExtractor:
                     raise
         present = item_status_or_none(self._directory, name)
         self._archive.refuse_replacing_archive(present)
+        note_existing_item(self._rank, self._result, self._directory, each, present)
         return NewFile.create(self._directory, prepare_new_name(self._rank, self._directory, name, present)), present
 
     def _give_final_name(self, new: NewFile, name: bytes, present: os.stat_result | None) -> None:
@@ -134,10 +139,15 @@ class MemberExtractor:
         return new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=self._inherits)
 
     def report_extracted(
-        self, each: MemberToExtract, applied: MetadataOutcome, metadata_problem: Problem | None
+        self,
+        each: MemberToExtract,
+        present: os.stat_result | None,
+        applied: MetadataOutcome,
+        metadata_problem: Problem | None,
     ) -> None:
-        """Count the member ``each`` as extracted, with the metadata that were applied (``applied``). Raise ``Problem``
-        if the item exists, but lacks metadata (``metadata_problem``) or contents.
+        """Count the member ``each`` as extracted, with the metadata that were applied (``applied``). ``present`` is the
+        status of the item that it has replaced, or None. Raise ``Problem`` if the item exists, but lacks metadata
+        (``metadata_problem``) or contents.
         """
         result, member, place = self._result, each.member, self._place
         if metadata_problem is not None:
@@ -149,7 +159,11 @@ class MemberExtractor:
             result.record_applied_metadata(place, each.name, applied)
         kind = FILE_TYPE if member.kind == FILE else type_byte(member.st_mode)
         result.count_copied_item(
-            place, each.name, ContentInfo(kind, member.size, b"", UNKNOWN_VERSION), is_only_name=False
+            place,
+            each.name,
+            ContentInfo(kind, member.size, b"", UNKNOWN_VERSION),
+            is_only_name=False,
+            how=TimedCopyAction.action_given_existing_item(present),
         )
 
 

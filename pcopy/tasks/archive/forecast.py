@@ -17,8 +17,9 @@ from pcopy.tasks.archive.descriptions import unpack_item_to_archive
 from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
 from pcopy.tasks.archive.names import ConflictingNames, link_problem_text
 from pcopy.tasks.archive.piece_writer import PieceAtOffset, PieceMemberReader
+from pcopy.tasks.archive.replaced_items import action_for_existing_name
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 
@@ -60,7 +61,8 @@ def preview_extracted_members(rank: Rank, result: TaskResult, members: Iterable[
         result.count(counts.HARDLINKS if member.kind == HARD_LINK_MEMBER else counts.copied_counter(kind))
         if member.kind == FILE:
             result.count(counts.BYTES, member.size)
-        action = ItemAction.REPLACE if _would_replace_existing_item(rank, each) else ItemAction.COPY
+        action, differences = action_for_existing_name(rank, each)
+        result.item_recorder.note_differences(place, each.name, differences)
         result.item_recorder.record_item_outcome(
             action, place, each.name, kind, member.size if member.kind == FILE else 0
         )
@@ -76,16 +78,3 @@ def _has_existing_link_target(rank: Rank, link: ArchiveMember) -> bool:
     except (OSError, Problem):
         return False
     return not stat.S_ISDIR(status.st_mode)
-
-
-def _would_replace_existing_item(rank: Rank, each: MemberToExtract) -> bool:
-    """Return True if the extraction of the member ``each`` would replace an existing item. Directories are not
-    replaced.
-    """
-    if not each.name:
-        return False
-    try:
-        os.stat(each.name, dir_fd=rank.targets[0].open(each.path), follow_symlinks=False)
-    except (OSError, Problem):
-        return False
-    return True

@@ -24,6 +24,7 @@ from pcopy.archive.member import (
 )
 from pcopy.archive.reader import ArchiveDamage, FoundMember
 from pcopy.fsio.problem import Problem
+from pcopy.signature.items import type_byte
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.members_to_extract import (
     directory_place_in_target,
@@ -35,6 +36,7 @@ from pcopy.tasks.archive.names import DirectoryMembers, NameRecords, members_by_
 from pcopy.tasks.archive.open_archive import OpenedArchive, extracted_member_metadata, owner_id_lookup
 from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import TaskWithoutDirectory
@@ -116,6 +118,9 @@ class MemberRecordDistributor:
         if not self._wanted.is_wanted_and_selected(member, self._selected, name_in_archive):
             for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
                 result.count(counter)
+            parent, _, name = name_in_archive.rstrip(b"/").rpartition(b"/")
+            place, kind = directory_place_in_target(parent), type_byte(member.st_mode)
+            result.item_recorder.record_item_outcome(ItemAction.SKIP, place, name, kind)
             return False
         self._found += 1
         if self._strip and member.name == b"" and member.kind != DIRECTORY:

@@ -14,8 +14,9 @@ from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, Problem
 from pcopy.fsio.temporary import remove_item_if_present, rename_and_verify
 from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
 from pcopy.tasks.archive.open_archive import OpenedArchive
+from pcopy.tasks.archive.replaced_items import note_existing_item
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction, TimedCopyAction
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION, item_type_byte
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -52,17 +53,19 @@ class CreateExtractedHardLinks(TaskKind, code=147, doing="making hard links", is
             each = MemberToExtract.unpack(value)
             place = directory_place_in_target(each.path)
             try:
-                copied = _make_link(rank, each)
+                copied, replaced = _make_link(rank, result, each)
             except Problem as problem:
                 result.count_item_as_failed(place, each.name, problem, retry=RetryMode.NEVER)
             else:
                 if copied is None:
                     result.count(counts.HARDLINKS)
-                    result.item_recorder.record_item_outcome(ItemAction.COPY, place, each.name, HARD_LINK_TYPE_BYTE)
+                    action = ItemAction.REPLACE if replaced else ItemAction.COPY
+                    result.item_recorder.record_item_outcome(action, place, each.name, HARD_LINK_TYPE_BYTE)
                 else:
                     result.warn_once(place, each.name, _LINK_REFUSED_TEXT)
                     known = ContentInfo(item_type_byte(copied), _counted_file_size(copied), b"", UNKNOWN_VERSION)
-                    result.count_copied_item(place, each.name, known, is_only_name=False)
+                    how = TimedCopyAction.action_given_existing_item(replaced or None)
+                    result.count_copied_item(place, each.name, known, is_only_name=False, how=how)
 
 
 def _counted_file_size(status: os.stat_result) -> int:
@@ -70,11 +73,12 @@ def _counted_file_size(status: os.stat_result) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
+def _make_link(rank: Rank, result: TaskResult, each: MemberToExtract) -> tuple[os.stat_result | None, bool]:
     """Create the hard link ``each`` in the target; an existing item of its name is replaced.
 
     Return None if the link was created or existed already. If the file system refuses the link, make a copy and return
-    the status of the item that was copied. Raise ``Problem`` if neither is possible.
+    the status of the item that was copied. The second value is True if an item had the name before. Raise ``Problem``
+    if neither a link nor a copy is possible.
     """
     first = safe_member_path(each.member.link)
     targets = rank.targets[0]
@@ -89,8 +93,9 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
         raise Problem("link", errno.ENOENT, text=each.problem_text or text)
     present = item_status_or_none(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (target_status.st_dev, target_status.st_ino):
-        return None
+        return None, True
     rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
+    note_existing_item(rank, result, directory, each, present)
     made_as = each.name if present is None else prepare_new_name(rank, directory, each.name, present)
     copied = _link_or_copy(rank, source, name, target_status, directory, made_as)
     if made_as != each.name:
@@ -100,7 +105,7 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
             with suppress(Problem):
                 remove_item_if_present(directory, made_as)
             raise
-    return None if copied is None else target_status
+    return None if copied is None else target_status, present is not None
 
 
 def _link_or_copy(

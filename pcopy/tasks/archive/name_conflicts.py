@@ -24,9 +24,10 @@ from pcopy.archive.member import NumberPairs
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.found_members import FoundMembers, FoundMembersNote
-from pcopy.tasks.archive.members_to_extract import member_sort_key
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, is_packed_simple_member, member_sort_key
 from pcopy.tasks.archive.names import ConflictingNames, NameConflict, name_conflicts, resolved_links
 from pcopy.tasks.archive.open_archive import OpenedArchive
+from pcopy.tasks.archive.replaced_items import ExistingDirectories
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -51,6 +52,8 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
         with suppress(Problem):
             _ = rank.shared_instance(OpenedArchive).contents_of_archive
         found, links = rank.shared_instance(FoundMembers), list[SortRecord]()
+        if rank.options.itemize and not rank.options.dry_run:
+            yield from _examine_existing_directories(rank, found)
         for rival in name_conflicts(found.members.sorted(), found.marks.sorted()):
             if rival is None:
                 yield None
@@ -64,6 +67,16 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
                     links = []
         if links:
             result.spawn_task(LinksToResolveNote(marshal.dumps(links)), owner=0)
+
+
+def _examine_existing_directories(rank: Rank, found: FoundMembers) -> TaskSteps:
+    """Examine the existing directories among the members that this rank owns, before anything is extracted."""
+    existing = rank.shared_instance(ExistingDirectories)
+    for members in found.last_members_by_directory():
+        for value in members.values:
+            if not is_packed_simple_member(value) and not (each := MemberToExtract.unpack(value)).name:
+                existing.examine(each)
+        yield None
 
 
 class NameConflictNote(TaskWithoutDirectory, code=155, doing="recording names"):

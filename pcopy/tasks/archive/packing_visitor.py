@@ -35,6 +35,7 @@ from pcopy.tasks.archive.simple_files import holds_simple_files, simple_file_row
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.job import ArchiveOptions
+from pcopy.tasks.base.job_filters import report_excluded_items
 from pcopy.tasks.base.kind import TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -102,6 +103,7 @@ class ArchivingItemVisitor(ItemVisitor):
         if self._rank.job.listed and self._filter.excludes_path_or_ancestor(self._place.path + b"/"):
             for counter in (counts.SKIPPED, counts.EXCLUDED):
                 self._result.count(counter, len(found))
+            report_excluded_items(self._rank, self._result, self._place, found, ())
             return ()
         return super()._rows_passing_filters(found)
 

@@ -326,8 +326,7 @@ class PieceMemberReader:
         """
         member = described.member
         if member.kind == DIRECTORY:
-            # --dry-run lists only the items that are not directories.
-            if self._rank.options.itemize and not self._rank.options.dry_run:
+            if self._rank.options.itemize:
                 self._result.item_recorder.record_item_outcome(
                     ItemAction.COPY, self._place_of_parent_directory(described), described.name, DIRECTORY_TYPE
                 )

@@ -32,6 +32,10 @@ class ItemAction(IntEnum):
     """The item could not be copied, changed or deleted."""
 
 
+CHANGING_ACTIONS = (ItemAction.COPY, ItemAction.REPLACE, ItemAction.META, ItemAction.DELETE)
+"""Actions that change something."""
+
+
 class DifferingProperty(IntFlag):
     """What differs between an existing item of the target and its source. Users see the names in lower case, in this
     order.

@@ -1,15 +1,20 @@
 """The filters of a job (--include, --exclude, sizes, times), as tasks apply them to items and to entries of a
-manifest.
+manifest; and the report of the items that they exclude.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
-from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
+from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH, type_byte
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.walk.selection import ItemSelector
+from pcopy.walk.visitor import FoundItems
 
 
 class JobFilter(ItemSelector):
@@ -38,3 +43,15 @@ class JobFilter(ItemSelector):
             return True
         is_excluded = self.excludes_path_or_ancestor(path + b"/" if kind == DIRECTORY else path)
         return not is_excluded and (kind != FILE or self.is_size_within_limits(size))
+
+
+def report_excluded_items(rank: Rank, result: TaskResult, place: Place, found: FoundItems, rows: Iterable[int]) -> None:
+    """Report the items of ``found`` that filters exclude, all but those in ``rows``, as left unchanged.
+
+    Args:
+        place: the directory of the items.
+    """
+    if result.item_recorder.is_recording and (rank.job.copies or rank.options.itemize):
+        for row in {*range(len(found))}.difference(rows, found.problems):
+            kind = type_byte(found.rows.mode[row]) or SOCKET_TYPE_BYTE
+            result.item_recorder.record_item_outcome(ItemAction.SKIP, place, found.names[row], kind)

@@ -246,8 +246,8 @@ def _xattr_value(path: bytes, name: str) -> bytes:
 
 
 def change_description(row: ItemStatusColumns, at: int, bits: int, uid: int, gid: int) -> str:
-    """Return a text for the report that describes how an item changes: "0644 -> 0600", "0:0 -> 1000:1000", both, or
-    "ACL" if neither changes.
+    """Return a text for the report that describes how an item changes: "mode 0644 -> 0600", "owner 0:0 -> 1000:1000",
+    both, or "acl" if neither changes.
 
     Args:
         row, at: the statuses of a batch before the change, and the index of the item in it.
@@ -256,9 +256,9 @@ def change_description(row: ItemStatusColumns, at: int, bits: int, uid: int, gid
     """
     parts = []
     if stat.S_IMODE(row.mode[at]) != bits:
-        parts.append(f"{stat.S_IMODE(row.mode[at]):04o} -> {bits:04o}")
+        parts.append(f"mode {stat.S_IMODE(row.mode[at]):04o} -> {bits:04o}")
     before = row.uid[at], row.gid[at]
     after = tuple(old if new == UNCHANGED_VALUE else new for old, new in zip(before, (uid, gid), strict=True))
     if before != after:
-        parts.append(f"{before[0]}:{before[1]} -> {after[0]}:{after[1]}")
-    return " ".join(parts) or "ACL"
+        parts.append(f"owner {before[0]}:{before[1]} -> {after[0]}:{after[1]}")
+    return ", ".join(parts) or "acl"

@@ -34,7 +34,7 @@ from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
-from pcopy.tasks.base.job_filters import JobFilter
+from pcopy.tasks.base.job_filters import JobFilter, report_excluded_items
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -95,6 +95,7 @@ class MetadataChangeVisitor:
         self._result.count(counts.FOUND)
         if not is_named and self._selected.excludes_as_any_type(os.path.join(self._below_path, name)):
             self._count_excluded_items(1)
+            self._result.item_recorder.record_item_outcome(ItemAction.SKIP, self._place, name, b"")
         else:
             self._report_failure(name, problem)
 
@@ -126,6 +127,7 @@ class MetadataChangeVisitor:
         else:
             rows = self._selected.selected_rows(self._below_path, found)
         self._count_excluded_items(readable - sum(row not in found.problems for row in rows))
+        report_excluded_items(self._rank, self._result, self._place, found, rows)
         return rows
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:

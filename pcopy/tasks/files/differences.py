@@ -122,6 +122,11 @@ def differences_of_xattrs(rank: Rank, source: bytes, present: bytes) -> int:
         kinds = differing_xattr_kinds(source, present, preserve, follow=rank.copy_options.dereference)
     except OSError:  # the code that copies the attributes meets the error again and reports it
         return 0
+    return differences_of_xattr_kinds(kinds)
+
+
+def differences_of_xattr_kinds(kinds: set[XattrKind]) -> int:
+    """Return ``DifferingProperty`` bits for the ``kinds`` of extended attributes that differ."""
     return DifferingProperty.ACL * (XattrKind.ACL in kinds) | DifferingProperty.XATTR * bool(kinds - {XattrKind.ACL})
 
 
@@ -132,6 +137,5 @@ def differences_of_metadata(lacks: MetadataDifference) -> int:
         DifferingProperty.TIME * lacks.times
         | DifferingProperty.MODE * lacks.mode
         | DifferingProperty.OWNER * lacks.owner
-        | DifferingProperty.ACL * (XattrKind.ACL in names)
-        | DifferingProperty.XATTR * bool(names - {XattrKind.ACL})
+        | differences_of_xattr_kinds(names)
     )

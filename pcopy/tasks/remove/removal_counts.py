@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import NULL_RECORDER, ItemAction
+from pcopy.tasks.base.job_filters import report_excluded_items
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
+from pcopy.walk.visitor import FoundItems
 
 
 def is_only_counting(rank: Rank) -> bool:
@@ -86,6 +88,18 @@ class RemovalCounts:
         """
         if not self._deletes:
             self._result.count(counts.SKIPPED, items)
+
+    def report_kept_item(self, place: Place, name: bytes, kind: bytes) -> None:
+        """Report an item that is not removed; ``name`` is ``b""`` for the directory ``place`` itself. ``kind`` is its
+        type byte; empty if the type is not known.
+        """
+        if not self._deletes:
+            self._items.record_item_outcome(ItemAction.SKIP, place, name, kind)
+
+    def report_excluded_items(self, rank: Rank, place: Place, found: FoundItems, rows: Iterable[int]) -> None:
+        """Report the items of ``found`` that are not removed because filters exclude them (all but ``rows``)."""
+        if not self._deletes:
+            report_excluded_items(rank, self._result, place, found, rows)
 
     def count_excluded_items(self, items: int = 1) -> None:
         """Count items that filters exclude from the removal, as skipped and as excluded."""

@@ -225,6 +225,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
             removal.count_kept_items()
         else:
             removal.count_excluded_items()
+        removal.report_kept_item(self.place, b"", DIRECTORY)
         self.notify_waiter(rank, result, has_remaining=True)
 
     def _finish_failed_directory(self, rank: Rank, result: TaskResult, problem: Problem) -> None:

@@ -128,6 +128,7 @@ class RemoveVisitor:
         self._counts.count_found_items()
         if not self._is_command_line and self.selected.excludes_as_any_type(os.path.join(self._below_path, name)):
             self._count_excluded_items(1)
+            self._counts.report_kept_item(self._place, name, b"")
         else:
             self._report_failure(name, problem)
 
@@ -158,6 +159,7 @@ class RemoveVisitor:
         if excluded:
             self._counts.count_found_items(excluded)
             self._count_excluded_items(excluded)
+            self._counts.report_excluded_items(self._rank, self._place, found, rows)
         return rows
 
     def _is_to_be_removed(self, found: FoundItems, selected: set[int], row: int) -> bool:

@@ -16,7 +16,9 @@ from pcopy.lustre.blob import ParsedLayout, describe_layout, pack_layout
 from pcopy.lustre.layouts import LustreLayoutPolicy
 from pcopy.lustre.restripe import CopyAndVerifyTools, change_file_layout
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
+from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.hashing import JobItemHasher
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
@@ -97,11 +99,10 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
         )
         if recipe is None or is_as_before:
             # The layout is the wanted one already (another process has set it), or there are too few OSTs for it.
-            count_unchanged_file(result, place, size)
+            count_unchanged_file(result, place, name, size)
         else:
             rank.record_write_success()
-            result.count(counts.FILES, 1, place)
-            result.count(counts.BYTES, size, place)
+            count_restriped_file(result, place, name, size, layout_change_text(before, layout_text(striping)))
         rank.shared_instance(LayoutPoliciesAndCounts).add_counts(
             result, layout_report_sums_of_file(rank, layout, striping, size, directory)
         )
@@ -133,10 +134,29 @@ def lustre_layout_policy_of_directory(rank: Rank, place: Place, directory: int) 
     return layout
 
 
-def count_unchanged_file(result: TaskResult, place: Place, size: int) -> None:
-    """Count a file of ``size`` bytes as skipped, because its layout is not changed."""
+def count_unchanged_file(result: TaskResult, place: Place, name: bytes, size: int) -> None:
+    """Count and report a file of ``size`` bytes as skipped, because its layout is not changed."""
     result.count(counts.SKIPPED, 1, place)
     result.count(counts.SKIPPED_BYTES, size, place)
+    result.item_recorder.record_item_outcome(ItemAction.SKIP, place, name, FILE, size)
+
+
+def count_restriped_file(result: TaskResult, place: Place, name: bytes, size: int, change: str) -> None:
+    """Count and report a file of ``size`` bytes that got another layout, or would get it. ``change`` says which."""
+    result.count(counts.FILES, 1, place)
+    result.count(counts.BYTES, size, place)
+    result.item_recorder.record_item_outcome(ItemAction.META, place, name, FILE, size, change=change)
+
+
+def layout_text(striping: ParsedLayout | None) -> str:
+    """Return the layout ``striping`` in words, without what differs from file to file; None: no layout yet."""
+    return "none yet" if striping is None else describe_layout(striping.normalised_layout)
+
+
+def layout_change_text(before: ParsedLayout | None, after: str) -> str:
+    """Return, for the report of a file, from which layout to which one (``after``, in words) it is changed."""
+    text = f"layout {layout_text(before)} -> {after}"
+    return text.encode("ascii", "backslashreplace").decode("ascii").replace("\n", "\\n")
 
 
 def layout_report_sums_of_file(
@@ -149,9 +169,7 @@ def layout_report_sums_of_file(
         size: its size in bytes.
         directory: its open directory.
     """
-    text = rank.shared_instance(LayoutPoliciesAndCounts).reported_layout_name(
-        "none yet" if striping is None else describe_layout(striping.normalised_layout)
-    )
+    text = rank.shared_instance(LayoutPoliciesAndCounts).reported_layout_name(layout_text(striping))
     sums = Counter({FILES_KEY + text: 1, BYTES_KEY + text: size})
     if striping is None:
         return sums

@@ -14,6 +14,8 @@ from pcopy.fsio.source import check_is_file_found_by_scan, source_item_status
 from pcopy.lustre.layouts import LustreLayoutPolicy, proc_path_of_item
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job import StripeOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -23,7 +25,9 @@ from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
 from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts
 from pcopy.tasks.stripe.change_layout import (
     ChangeLayout,
+    count_restriped_file,
     count_unchanged_file,
+    layout_change_text,
     layout_report_sums_of_file,
     lustre_layout_policy_of_directory,
 )
@@ -63,6 +67,8 @@ class LayoutVisitor(ItemVisitor):
         """
         if type_byte(found.rows.mode[row]) != FILE:
             self._result.count(counts.SKIPPED)
+            kind = type_byte(found.rows.mode[row]) or SOCKET_TYPE_BYTE
+            self._result.item_recorder.record_item_outcome(ItemAction.SKIP, self._place, found.names[row], kind)
             return
         names, inodes = self._batches.setdefault(owner, ([], []))
         names.append(found.names[row])
@@ -163,17 +169,22 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
         status = source_item_status(directory, name)
         check_is_file_found_by_scan(status, rank.source_device(place), inode)
         if rank.shared_instance(ExaminedInodes).was_inode_examined_before(status):
-            count_unchanged_file(result, place, status.st_size)
+            count_unchanged_file(result, place, name, status.st_size)
             return Counter()
         rank.shared_instance(ExaminedInodes).remember_inode(status)
         striping = layout.striping_of(proc_path_of_item(directory, name))
         target = TargetDirectory(directory, place.source_id.inode)
-        is_fit = not requested or layout.layout_recipe_for_required_change(striping, status.st_size, target) is None
-        if not is_fit and not rank.options.dry_run:
+        recipe = None
+        if requested:
+            recipe = layout.layout_recipe_for_required_change(striping, status.st_size, target)
+        if recipe is not None and not rank.options.dry_run:
             result.spawn_task(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
-        if is_fit and requested:
-            count_unchanged_file(result, place, status.st_size)
+        if recipe is not None:
+            change = layout_change_text(striping, layout.layout_description_of_recipe(recipe, target))
+            count_restriped_file(result, place, name, status.st_size, change)
+        elif requested:
+            count_unchanged_file(result, place, name, status.st_size)
         else:
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
