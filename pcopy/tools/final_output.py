@@ -99,6 +99,10 @@ class UnrecordedJob(PreparedJob):
         self.remarks: list[str] = []
         """Lines that ``report_job_result`` prints on standard error before the summary."""
 
+    def closing_lines(self) -> list[str]:
+        """Return lines for the end of the summary for people."""
+        return [] if self._dry_run_sink is None else self._dry_run_sink.unlisted_items_lines()
+
     @property
     def prints_items(self) -> bool:
         """True if a dry run prints a line on standard output for each item that would be changed."""
@@ -138,8 +142,7 @@ class UnrecordedJob(PreparedJob):
                 excluded := excluded_items_text(ended.totals.excluded, self.output.filter_origins, options_name=by)
             ):
                 lines.append(f"  {excluded}")
-            if self._dry_run_sink is not None:
-                lines += self._dry_run_sink.unlisted_items_lines()
+            lines += self.closing_lines()
             if ended.status != EXIT_OK:
                 lines.append(self._unsuccessful_outcome_line(ended.status))
             print("\n".join(lines), file=sys.stderr if self.is_summary_on_stderr else sys.stdout, flush=True)

@@ -127,6 +127,13 @@ class TreeJob(UnrecordedJob):
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         return EXIT_INCOMPLETE if self._missing_paths else EXIT_OK
 
+    def closing_lines(self) -> list[str]:
+        missing = sum(each.errno == errno.ENOENT for each in self._missing_paths)
+        if not missing:
+            return super().closing_lines()
+        paths = "path of the command line that does" if missing == 1 else "paths of the command line that do"
+        return [*super().closing_lines(), f"  found and failed include {missing:,} {paths} not exist"]
+
     def report_job_result(self, ended: JobResult, ranks: int) -> int:
         missing, totals = len(self._missing_paths), ended.totals
         totals = totals._replace(found=totals.found + missing, failed=totals.failed + missing)

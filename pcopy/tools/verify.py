@@ -120,10 +120,7 @@ class VerifyJob(VerifyJobBase):
         self.excluded_suffix = " of A and B together" if len(paths) > 1 else ""
         roots = tuple(root_for_reading(path, follow=not self._describes_link) for path in paths)
         if len({bool(root.item) for root in roots}) > 1:  # the name of a file; empty for a directory
-            first, second = map(printable_path, paths)
-            raise RequestRefused(
-                f"{first} and {second}: one is a directory, the other a file; name two directories, or two files"
-            )
+            raise RequestRefused(f"{_types_of_paths_text(*paths)}; {_PAIR_ADVICE}")
         check_output_and_signature_files(roots, options, arguments.output, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
@@ -331,7 +328,36 @@ def _is_first_path_a_signature_file(first: bytes, second: bytes) -> bool:
         return False
     if is_truncated_signature(beginning):
         return not _do_first_bytes_meet_condition(second, lambda other: other.startswith(beginning))
+    if against_tree:
+        _refuse_file_without_signature(first, second)
     return against_tree
+
+
+_PAIR_ADVICE = "name two directories, two files, or a signature (or --manifest MANIFEST) and what is compared with it"
+"""What the user can do if the two paths cannot be compared."""
+
+
+def _refuse_file_without_signature(first: bytes, directory: bytes) -> None:
+    """Raise ``RequestRefused`` if the file ``first``, which does not begin like a signature, is none. It says what both
+    paths are, since the user may have meant to compare two directories.
+    """
+    try:
+        read_signature(first)
+    except RequestRefused as refused:
+        why = str(refused).partition(" as a signature file: ")[2]
+        raise RequestRefused(
+            f"{_types_of_paths_text(first, directory)}, and {printable_path(first)} is no signature ({why}); "
+            f"{_PAIR_ADVICE}"
+        ) from None
+
+
+def _types_of_paths_text(first: bytes, second: bytes) -> str:
+    """Return a text that says what the items at both paths are."""
+    types = []
+    for path in (first, second):
+        mode = os.stat(path).st_mode
+        types.append("a directory" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "no regular file")
+    return f"{printable_path(first)} is {types[0]}, and {printable_path(second)} is {types[1]}"
 
 
 def _first_bytes(path: bytes) -> bytes:

@@ -164,8 +164,7 @@ def test_pairs_of_files_and_directories_are_compared(area: Path) -> None:
         assert (run.returncode, reported(run), run.stderr) == (status, lines, b""), (one, other, show(run))
     for one in ("full", "empty"):
         run = pverify("-q", area / one, area / "one", ranks=2)
-        why = "one is a directory, the other a file; name two directories, or two files"
-        line = f"pverify: {area}/{one} and {area}/one: {why}\n"
+        line = f"pverify: {area}/{one} is a directory, and {area}/one is a file; {PAIR_ADVICE}\n"
         assert (run.returncode, run.stdout, run.stderr.decode()) == (2, b"", line), show(run)
 
 
@@ -176,6 +175,8 @@ def test_second_of_two_signatures_is_an_ordinary_file(place: Path, area: Path) -
     assert pverify("-q", area / "sig", area / "file").returncode == 0
     assert pverify("-q", place / "sig", area / "file").returncode == 1
 
+
+PAIR_ADVICE = "name two directories, two files, or a signature (or --manifest MANIFEST) and what is compared with it"
 
 Corruption = tuple[Callable[[bytes], bytes], str]
 

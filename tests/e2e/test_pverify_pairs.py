@@ -83,10 +83,15 @@ def test_directory_and_file_are_refused_in_one_line(area: Path, slash: str) -> N
     (area / "other").write_text("x")
     os.mkfifo(area / "pipe")
     first = f"{area}/tree{slash}"
-    for other in ("other", "tree/file"):
+    advice = "name two directories, two files, or a signature (or --manifest MANIFEST) and what is compared with it"
+    for other, kind in {"other": "a file", "tree/file": "a file", "pipe": "no regular file"}.items():
         run = pverify(first, area / other)
+        line = f"pverify: {first} is a directory, and {area}/{other} is {kind}; {advice}\n"
+        assert (run.returncode, run.stdout, run.stderr.decode()) == (2, b"", line)
+    for other in ("other", "tree/file"):
+        run = pverify(area / other, first)
         line = (
-            f"pverify: {first} and {area}/{other}: one is a directory, the other a file; name two directories, or two "
-            "files\n"
+            f"pverify: {area}/{other} is a file, and {first} is a directory, and {area}/{other} is no signature (it is "
+            f"not a mapping of keys to values); {advice}\n"
         )
         assert (run.returncode, run.stdout, run.stderr.decode()) == (2, b"", line)
