@@ -9,6 +9,9 @@ characters without width, line separators) are escaped even if they are valid UT
 from __future__ import annotations
 
 import os
+import re
+
+from pcopy.invoked_name import invoked_name
 
 MAX_MESSAGE_LENGTH = 16_384
 """Maximum number of characters of a message, beyond which its middle is omitted.
@@ -20,6 +23,8 @@ _CHARACTERS_KEPT_AT_EACH_END = 4_096
 
 _SHORT_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 """Characters with a short escape sequence; all others are escaped as ``\\xNN`` for each byte."""
+_TAR_ESCAPES = {**_SHORT_ESCAPES, "\a": "\\a", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
+"""Characters for which GNU tar prints a letter after a backslash."""
 
 
 def printable_path(path: bytes) -> str:
@@ -32,6 +37,38 @@ def printable_path(path: bytes) -> str:
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(_escaped_character(character) for character in text)
+
+
+def tar_quoted_name(name: bytes, encoding: str) -> str:
+    r"""Return the name of a member as GNU tar prints it (``--quoting-style=escape``), for a stream with this
+    ``encoding``.
+
+    Printable characters in UTF-8 remain as they are. The backslash and some control characters have a letter, as in C;
+    other bytes are escaped as ``\NNN`` (octal). Unlike tar, this also escapes characters that are assigned but act on a
+    terminal or cannot be seen, such as those that change the writing direction.
+    """
+    text = name.decode("utf-8", "surrogateescape")
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_tar_escaped_character(character, encoding) for character in text)
+
+
+def _tar_escaped_character(character: str, encoding: str) -> str:
+    """Return ``character`` as ``tar_quoted_name`` prints it."""
+    letter = _TAR_ESCAPES.get(character)
+    if letter is not None:
+        return letter
+    if character.isprintable() and _is_character_in_encoding(character, encoding):
+        return character
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def with_invoked_name(text: str, program: str) -> str:
+    """Return ``text``, a help text or a message, with the name under which ``program`` was started in place of the
+    program's name, where that stands as a word.
+    """
+    name = invoked_name(program)
+    return text if name == program else re.sub(rf"(?<![^\s(]){program}(?![^\s:;,.)])", name, text)
 
 
 def printable_text(text: str) -> str:

@@ -33,8 +33,9 @@ from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.retries import set_wait_announcer
+from pcopy.invoked_name import OTHER_NAMES
 from pcopy.launch import interrupts
-from pcopy.text import printable_text
+from pcopy.text import printable_text, with_invoked_name
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -90,8 +91,6 @@ class ProgramCommandLine(ABC):
     """What is done with items, as a participle for the help."""
     operand = "PATH"
     """What the help calls the trees on which the program works."""
-    other_names: tuple[str, ...] = ()
-    """Further names under which the program is installed."""
     option_advice: UnknownOptionAdvice
     """The name of the program, and its advice to users who write options of other programs."""
     status_if_output_lost = errors.EXIT_INCOMPLETE
@@ -119,6 +118,11 @@ class ProgramCommandLine(ABC):
     def name(self) -> str:
         """The program's name."""
         return self.option_advice.program
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """Further names under which the program is installed."""
+        return tuple(name for name, program in OTHER_NAMES.items() if program == self.name)
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
@@ -188,7 +192,7 @@ class ProgramCommandLine(ABC):
             if text is not None:
                 streams.is_output_essential = True
                 if text and is_reporting_rank(os.environ):
-                    print(text)
+                    print(with_invoked_name(text, self.name))
                 return errors.EXIT_OK
             # Import the modules that run jobs only here, because answers without ranks must be fast.
             command = self.load_command()
@@ -237,7 +241,8 @@ class ProgramCommandLine(ABC):
         if "--version" in words:
             return f"{self.name} {__version__} (kernel {backend_name()})"
         if "--help" in words:
-            return self.parser().format_help().rstrip()
+            more = f"man {self.name} explains the options and the output in full."
+            return f"{self.parser().format_help().rstrip()}\n\n{more}"
         return self._page_of_common_options() if _is_page_requested(words, self.flag_letters) else None
 
     def _page_of_common_options(self) -> str:
@@ -253,7 +258,7 @@ class ProgramCommandLine(ABC):
         for option in sorted(on_page, key=lambda option: "-h" in option.spellings):  # -h is the last one
             words = f"{', '.join(option.page_spellings)}{option.value_suffix}"
             lines.append(f"  {words:23}  {option.brief}")
-        more = f"{self.name} --help lists all options. More: man {self.name}, docs/reference/{self.name}.md"
+        more = f"{self.name} --help lists all options; man {self.name} explains them."
         return "\n".join([*lines, "", *self.examples.splitlines()[:3], "", more])
 
     def parse_command_line(

@@ -192,7 +192,6 @@ class PtarCommandLine(ProgramCommandLine):
     option_tables = (PTAR_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
     work, done = "work", "archived"
     option_advice = ADVICE_OF_PTAR
-    other_names = ("pcopy-tar",)
     usage = """\
 ptar -c -f ARCHIVE [options] PATH...
        ptar -x -f ARCHIVE [options] [MEMBER...]

@@ -13,6 +13,7 @@ import gc
 import os
 import sys
 
+from pcopy.invoked_name import invoked_name
 from pcopy.launch.interrupts import exit_on_sigint
 
 GARBAGE_COLLECTION_THRESHOLD = 50_000
@@ -79,7 +80,7 @@ def _run_and_exit(program: str) -> None:
 
         status = import_module(f"pcopy.cli.{program}").main()
     except (OSError, MemoryError, ImportError) as error:  # A module or a shared library cannot be loaded.
-        os.write(2, f"{program}: {_load_error_text(error)}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{invoked_name(program)}: {_load_error_text(error)}\n".encode(errors="backslashreplace"))
         status = EXIT_REFUSED
     if "mpi4py" in sys.modules:  # MPI libraries register exit handlers, which os._exit() would skip
         sys.exit(status)

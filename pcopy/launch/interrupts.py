@@ -11,6 +11,8 @@ that a SIGINT could arrive meanwhile.
 import _signal  # type: ignore[import-not-found]
 import os
 
+from pcopy.invoked_name import invoked_name
+
 INTERRUPTED_STATUS = 130
 """Exit status of a program that SIGINT has ended: 128 + number of the signal."""
 
@@ -44,4 +46,4 @@ def restore_keyboard_interrupt() -> None:
 
 def interrupted_line(program: str) -> str:
     """Return the line, with its newline, that is printed when SIGINT ends the program."""
-    return f"{program}: interrupted\n"
+    return f"{invoked_name(program)}: interrupted\n"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pcopy.fast_named_tuple import NamedTuple
+from pcopy.invoked_name import invoked_name
 from pcopy.report.progress_gauge import (
     ProgressGauge,
     ProgressSnapshot,
@@ -166,7 +167,7 @@ class ProgressScreen:
             files: the open files of ``--errors`` and of ``--log``, in this order; None for an option that is not given.
                 ``close`` closes them.
         """
-        self._program = program
+        self._program = invoked_name(program)
         self._stream = cast(TextIO, TolerantStream(stream))
         self._interval = interval
         self._clock = clock

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from pcopy.text import encodable_text, one_line_message
+from pcopy.invoked_name import invoked_name
+from pcopy.text import encodable_text, one_line_message, with_invoked_name
 
 
 class TolerantStream:
@@ -89,11 +90,13 @@ class TolerantRawStream(TolerantStream):
 
 
 def print_error(program: str, text: object) -> None:
-    """Print ``PROGRAM: text`` as one line to standard error, with control characters escaped.
+    """Print ``PROGRAM: text`` as one line to standard error, with control characters escaped. PROGRAM is the name under
+    which ``program`` was started.
 
     Of a text with more than 16,384 characters the middle is omitted.
     """
-    print(f"{program}: {one_line_message(str(text))}", file=sys.stderr, flush=True)
+    line = with_invoked_name(f"{program}: {one_line_message(str(text))}", program)
+    print(line, file=sys.stderr, flush=True)
 
 
 class StandardStreams:
@@ -121,7 +124,7 @@ class StandardStreams:
         lost = self._out.first_error
         is_relevant = self.is_output_essential or not self._out.closed
         if lost is not None and is_relevant and lost.errno != errno.EPIPE and status < least:
-            self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
+            self._errors.write(f"{invoked_name(program)}: standard output cannot be written: {lost.strerror}\n")
             status = least
         self._errors.flush()
         return status

@@ -13,7 +13,7 @@ from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base.actions import CHANGING_ACTIONS
 from pcopy.tasks.base.item_outcomes import TYPE_NAMES, ItemOutcome, PackedItemOutcomes
 from pcopy.tasks.base.job import ArchiveOptions, ForwardingProgressSink, JobCounters, ProgressSink
-from pcopy.text import count_with_noun, printable_path
+from pcopy.text import count_with_noun, printable_path, tar_quoted_name
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector
 from pcopy.tools.final_output import UnrecordedJob, output_options_for_dry_run
@@ -157,7 +157,7 @@ class MemberNamesSink(ForwardingProgressSink):
         name = self._job.member_name(item.path)
         if item.type == TYPE_NAMES[DIRECTORY]:
             name = name.rstrip(b"/") + b"/"
-        return f"{printable_path(name)}\n"
+        return f"{tar_quoted_name(name, self._stream.encoding)}\n"
 
 
 def advice_after_stop(reason: HaltMessage, advice: str, directory: bytes) -> str:

@@ -31,7 +31,7 @@ from pcopy.tasks.archive.one_stream import StreamReader
 from pcopy.tasks.archive.open_archive import ReadAheadBuffer, open_archive, owner_id, read_incomplete_names
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
-from pcopy.text import printable_path
+from pcopy.text import printable_path, tar_quoted_name
 from pcopy.tools.archive_tree import UnpackedTree
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.extract import arguments_with_listed_members, checked_archive_path
@@ -176,7 +176,7 @@ class ArchiveMemberLister:
             print(
                 _long_listing_line(member, numeric=self._arguments.archive_options.numeric_owner)
                 if output.verbose
-                else printable_path(member.name)
+                else _quoted(member.name)
             )
         if refused := extraction_refusal_reason(member):
             self.report_failure(f"{printable_path(member.name)}: {refused}")
@@ -304,9 +304,14 @@ def _long_listing_line(member: ArchiveMember, *, numeric: bool) -> str:
         size = f"{os.major(member.device)},{os.minor(member.device)}"
     owners = f"{user}/{group}"
     column = f"{owners} {size:>{max(1, 18 - len(owners))}}"
-    link = f" -> {printable_path(member.link)}" if member.kind == SYMLINK else ""
-    link = f" link to {printable_path(member.link)}" if member.kind == HARD_LINK_MEMBER else link
-    return f"{mode} {column} {_date_text(member.mtime)} {printable_path(member.name)}{link}"
+    link = f" -> {_quoted(member.link)}" if member.kind == SYMLINK else ""
+    link = f" link to {_quoted(member.link)}" if member.kind == HARD_LINK_MEMBER else link
+    return f"{mode} {column} {_date_text(member.mtime)} {_quoted(member.name)}{link}"
+
+
+def _quoted(name: bytes) -> str:
+    """Return ``name`` as tar prints it on standard output."""
+    return tar_quoted_name(name, sys.stdout.encoding)
 
 
 def _date_text(moment: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pcopy import errors
+from pcopy.cli.programs import PROGRAMS, load_program
 from tests.support.command import REPOSITORY, command
 
 OF_THE_CODE = re.compile(r"\bline \d+|\w\.py\b|\bpcopy\.\w+|Traceback|<module>|\b_\w+\b|\w+\(\)|\bin \w+ of \w+")
@@ -31,6 +32,47 @@ WORDS_BY_PROGRAM = {
     "pbcast": ["TOP/tree/file", "TOP"],
     "pdbench": ["--dry-run", "TOP/tree"],
 }
+
+FILE_OF_A_CHECKOUT = re.compile(
+    r"\b(?:docs|examples|bench|packaging|completions)/|\w\.md\b|\b(?:README|CONTRIBUTING)\b"
+)
+"""Names of files that only a checkout has: installed are the programs, their manuals and their completions."""
+
+
+def test_no_text_of_the_program_names_a_file_that_is_not_installed() -> None:
+    """Neither messages nor help may refer to one; the manual of a program is referred to by man."""
+    found = []
+    for path in sorted((REPOSITORY / "pcopy").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        docstrings = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in docstrings:
+                text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+                found += [f"{path}:{node.lineno}: {text}"] if FILE_OF_A_CHECKOUT.search(text) else []
+    for path in (REPOSITORY / "pcopy").rglob("*.[ch]"):
+        literals = re.findall(r'"(?:[^"\\\n]|\\.)*"', re.sub(r"(?m)^#include.*", "", path.read_text()))
+        found += [f"{path}: {text}" for text in literals if FILE_OF_A_CHECKOUT.search(text)]
+    assert not found
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (REPOSITORY / "docs/man").glob("*.[15]")))
+def test_manual_names_no_file_that_is_not_installed(page: str) -> None:
+    lines = (REPOSITORY / "docs/man" / page).read_text().splitlines()
+    assert not [line for line in lines if FILE_OF_A_CHECKOUT.search(line) and not line.startswith('.\\"')]
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_refers_to_the_manual(program: str, option: str) -> None:
+    text = load_program(program).help_or_version_text([option])
+    assert text is not None and not FILE_OF_A_CHECKOUT.search(text)
+    assert (f"man {program} explains them" in text) == (option == "-h")
+    assert f"man {program}" in text
+
 
 LIMITED_RUN = (
     "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0})); "

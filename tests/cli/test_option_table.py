@@ -194,7 +194,7 @@ def test_help_and_page_fit_on_a_terminal(program: str, columns: str, monkeypatch
     assert max(map(len, page.splitlines())) <= 80
     assert len(page.splitlines()) <= 24
     assert page.splitlines()[0] == text.splitlines()[0]
-    more = f"{program} --help lists all options. More: man {program}, docs/reference/{program}.md"
+    more = f"{program} --help lists all options; man {program} explains them."
     assert page.splitlines()[-1] == more
     assert (ROOT / f"docs/reference/{program}.md").is_file()
 
