@@ -116,6 +116,8 @@ FIRST_RESULTS = {
     "pcopy: /archive/f: write: No space left on device": "operations/troubleshooting.html",
     "uninstall": "install.html",
     "hpc": "install.html",
+    "conda": "install.html",
+    "ensurepip is not available": "install.html",
     "faq": "operations/troubleshooting.html",
     "externally-managed-environment": "install.html",
     "slurm": "operations/batch.html",
