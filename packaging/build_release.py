@@ -179,20 +179,30 @@ def make_headers(work: Path) -> Path:
 
 def compile_backend(python: Path, source: Path, architecture: str, headers: Path, xxhash: Path, work: Path) -> Path:
     """Compile the C backend for an architecture, and return the path of the shared library."""
+    made = work / f"_native.{architecture}.abi3.so"
+    compiler = [python, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"]
+    compiler += [f"-mcpu={ARCHITECTURES[architecture][1]}", "-fno-sanitize=undefined"]
+    run_compiler(compiler, python, source, headers, xxhash, work, made)
+    check_library(python, made, architecture)
+    return made
+
+
+def run_compiler(
+    compiler: list[str | Path], python: Path, source: Path, headers: Path, xxhash: Path, work: Path, made: Path
+) -> None:
+    """Compile the C backend into the shared library ``made``. ``compiler`` is the command, with the options for the
+    architecture; ``python`` needs cffi.
+    """
     generate = (
         "import sys; sys.path.insert(0, '.'); from pcopy.fsio.backend.build_native import make_extension_builder;"
         " make_extension_builder().emit_c_code(sys.argv[1])"
     )
     generated = work / "_native.c"
     run(python, "-c", generate, generated, where=source)
-    native, made = source / "pcopy/fsio/backend/native", work / f"_native.{architecture}.abi3.so"
-    command = [python, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"]
-    command += [f"-mcpu={ARCHITECTURES[architecture][1]}", "-std=gnu11", "-O2", "-fPIC", "-pthread", "-shared", "-s"]
-    command += ["-fno-sanitize=undefined", "-DPy_LIMITED_API=0x030b0000", "-DPCOPY_XXH3=1", f"-I{headers}"]
-    command += [f"-I{native}", f"-I{xxhash}", f"-ffile-prefix-map={work}=.", "-o", made, generated]
-    run(*command, *sorted(native.glob("*.c")), "-ldl")
-    check_library(python, made, architecture)
-    return made
+    native = source / "pcopy/fsio/backend/native"
+    command = [*compiler, "-std=gnu11", "-O2", "-fPIC", "-pthread", "-shared", "-s", "-DPy_LIMITED_API=0x030b0000"]
+    command += ["-DPCOPY_XXH3=1", f"-I{headers}", f"-I{native}", f"-I{xxhash}", f"-ffile-prefix-map={work}=."]
+    run(*command, "-o", made, generated, *sorted(native.glob("*.c")), "-ldl")
 
 
 CHECK = """

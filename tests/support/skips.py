@@ -43,6 +43,7 @@ KINDS = {
         r"no library of Open MPI",
         r"no Open MPI: .+",
         r"no Slurm: .+",
+        r"no packages for a root of \S+: bin/install-debian-packages tests downloads them",
         r"could not import '(blake3|mpi4py|zstandard|pyarrow|pyte|pcopy\.fsio\.backend\.\w+)': .+",
     ),
     "no program of CI": (
