@@ -51,7 +51,8 @@ class Apart(NamedTuple):
 NOT_RUN = (
     Apart(r"pip install|bin/install|bin/build-backend|mkdocs", "installs; the CI begins with it"),
     Apart(
-        r"pip (?:wheel|download)|^module load|^conda |\bln -s .*/pcopy-env/|^mkdir -p ~/\.local/bin|^rm -rf \.venv|--without-pip",
+        r"pip (wheel|download)|^module load|^conda |^(ln|cp) -r?s .*/pcopy-env/|^mkdir -p ~/\.local/bin|^rm -rf \.venv|"
+        r"--without-pip",
         "installs, or needs another machine",
     ),
     Apart(r"^python3? -m (bench|tests)", "takes long: benchmarks, campaigns"),
