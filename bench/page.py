@@ -43,7 +43,8 @@ file server whose answers take that long.
 
 {table}
 
-A dash means: not measured, or the tool cannot do this. The bars show the last column, on a logarithmic scale:
+"dcp, …" are dcp and other programs of mpiFileUtils; the time is that of the fastest way below. A dash means: not
+measured, or the tool cannot do this. The bars show the last column, on a logarithmic scale:
 
 ![Factors by which pcopy and its programs are faster or slower than the usual tool](speed.svg)
 
@@ -65,6 +66,8 @@ docs/performance.json` repeats the measurements, and adds the results to that fi
 - *Check*: before the rounds each command ran once, and `rsync -aHAXn --checksum --delete` compared its copy with the
   source. If a copy by pcopy, cp, rsync or the C program differs, the benchmark ends; for other programs the page
   reports the difference.
+- *dcp*, dsync, dcmp and dtar are programs of mpiFileUtils (June 2026). Each of their ranks has one operation in
+  progress at a time; so dcp also ran with 16 ranks (`dcp -n 16`) where operations are slow.
 - *Bare C* is `bench/bare.c`, which makes only the system calls for each file (two more than pcopy makes).
 - *Slow operations* run on `bench/latencyfs`: each operation of the file system takes a fixed time, and any
   number of operations may run in parallel. Only changes of the same directory wait for each other. *Operations* is the

@@ -175,6 +175,8 @@ def missing_parallel_copy_programs() -> list[str]:
     """Return the names of the other programs that are not installed."""
     return [
         name
-        for name in dict.fromkeys((*PARALLEL_COPY_COMMANDS, "drm", *(name.split()[0] for name in MPIFILEUTILS_COMMANDS)))
+        for name in dict.fromkeys(
+            (*PARALLEL_COPY_COMMANDS, "drm", *(name.split()[0] for name in MPIFILEUTILS_COMMANDS))
+        )
         if not is_available(name)
     ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from bench import headlines, page, ways
 from bench.datasets import DATASETS_BY_NAME
 from bench.latency import can_mount, compiled_c_program
+from bench.suite import SCENARIOS
 from tests.support.oracle import differences
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +132,7 @@ def seconds(cell: str) -> float | None:
     """Return the time in a cell of a table in seconds; None if there is none."""
     if cell == "-":
         return None
-    value, unit = cell.split()
+    value, unit = cell.removesuffix(" (the copy differs)").split()
     return float(value) / {"s": 1, "ms": 1000}[unit]
 
 
@@ -178,6 +180,30 @@ def test_table_of_speeds_shows_a_measured_dcp(differences: int, cell: str) -> No
     rows = headlines.headlines([{**result, "ways": {**result["ways"], "dcp": dcp}}])
     (line,) = headlines.speed_table(rows, "performance.md").splitlines()[2:]
     assert line.split(" | ")[3] == cell
+
+
+def test_table_of_speeds_shows_the_fastest_way_of_mpifileutils() -> None:
+    (result,) = (
+        each
+        for each in json.loads((page.DOCS / "performance.json").read_text())
+        if (each["scenario"], each["fs"]) == ("latency-20", "slow")
+    )
+    few, many = (statistics.median(result["ways"][name]["wall"]) for name in ("dcp", "dcp -n 16"))
+    assert many < few
+    (line,) = headlines.speed_table(headlines.headlines([result]), "performance.md").splitlines()[2:]
+    assert seconds(line.split(" | ")[3]) == pytest.approx(many, abs=0.06)
+
+
+def test_all_rows_of_the_readme_measure_a_program_of_mpifileutils(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "is_available", lambda program: program.startswith("d"))
+    found = {}
+    for task, scenario, _, is_in_readme in headlines.HEADLINE_TASKS:
+        if is_in_readme:
+            words = [word for way in SCENARIOS[scenario].ways(["-n 2"]).values() for word in way.words]
+            found[task] = {"dcp", "dsync", "dcmp"} & {*words}
+    assert {task for task, programs in found.items() if len(programs) != 1} == set()
+    assert found["copy again, nothing has changed"] == {"dsync"}
+    assert found["compare metadata, 1 ms for each operation"] == {"dcmp"}
 
 
 def test_sentences_count_faster_and_slower_tasks() -> None:
