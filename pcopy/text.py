@@ -9,10 +9,10 @@ characters without width, line separators) are escaped even if they are valid UT
 from __future__ import annotations
 
 import os
-import re
+import sys
 
-from pcopy.invoked_name import invoked_name
-
+OTHER_NAMES = {"pcopy-tar": "ptar"}
+"""Further names under which programs are installed, and the usual name of each."""
 MAX_MESSAGE_LENGTH = 16_384
 """Maximum number of characters of a message, beyond which its middle is omitted.
 
@@ -63,12 +63,22 @@ def _tar_escaped_character(character: str, encoding: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
+def invoked_name(program: str) -> str:
+    """Return the name under which ``program`` was started: one of ``OTHER_NAMES``, or ``program`` itself."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return name if OTHER_NAMES.get(name) == program else program
+
+
 def with_invoked_name(text: str, program: str) -> str:
     """Return ``text``, a help text or a message, with the name under which ``program`` was started in place of the
     program's name, where that stands as a word.
     """
     name = invoked_name(program)
-    return text if name == program else re.sub(rf"(?<![^\s(]){program}(?![^\s:;,.)])", name, text)
+    if name == program:
+        return text
+    import re
+
+    return re.sub(rf"(?<![^\s(]){program}(?![^\s:;,.)])", name, text)
 
 
 def printable_text(text: str) -> str:

@@ -33,9 +33,8 @@ from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.retries import set_wait_announcer
-from pcopy.invoked_name import OTHER_NAMES
 from pcopy.launch import interrupts
-from pcopy.text import printable_text, with_invoked_name
+from pcopy.text import OTHER_NAMES, printable_text, with_invoked_name
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -13,8 +13,8 @@ import gc
 import os
 import sys
 
-from pcopy.invoked_name import invoked_name
 from pcopy.launch.interrupts import exit_on_sigint
+from pcopy.text import invoked_name
 
 GARBAGE_COLLECTION_THRESHOLD = 50_000
 """The number of new objects after which Python collects garbage; the imports of a program create fewer."""

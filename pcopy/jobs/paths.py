@@ -211,8 +211,8 @@ def refuse_file_in_source(option: str, file: bytes, roots: Sequence[Root], effec
     for root in roots:
         if is_in_tree(real, source_path(root)):
             raise RequestRefused(
-                f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown)}, which {effect}; name "
-                "another file"
+                f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown or b'.')}, which {effect}; "
+                "name another file"
             )
 
 

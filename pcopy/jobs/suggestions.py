@@ -14,8 +14,12 @@ from itertools import islice
 from stat import S_IMODE
 
 from pcopy.fsio.close import closing_descriptor
-from pcopy.text import printable_path
+from pcopy.text import printable_path, shell_quoted
 
+MAX_COMPARED_NAMES = 64
+"""Number of names of a directory that are looked up in DST to find out whether DST is an older copy of the directory.
+On a file server each look-up may take a millisecond.
+"""
 MAX_SEARCHED_NAMES = 10_000
 """A directory with more names is not searched for a similar one: listing it may take long on a file server."""
 _MAX_MISSPELT_COMPONENTS = 3
@@ -220,6 +224,12 @@ def _explain_missing_component(path: bytes) -> str:
 
 def _names_in_small_directory(directory: bytes) -> list[str]:
     """Return the names in a directory; empty if they are more than ``MAX_SEARCHED_NAMES`` or it cannot be listed."""
+    names = _first_names(directory, MAX_SEARCHED_NAMES + 1)
+    return list(map(os.fsdecode, names)) if len(names) <= MAX_SEARCHED_NAMES else []
+
+
+def _first_names(directory: bytes, most: int) -> list[bytes]:
+    """Return the names in a directory, but at most ``most`` of them; an empty list if it cannot be listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         try:
@@ -227,10 +237,31 @@ def _names_in_small_directory(directory: bytes) -> list[str]:
         except PermissionError:  # O_NOATIME is permitted to the owner only.
             descriptor = os.open(directory or b".", flags)
         with closing_descriptor(descriptor), os.scandir(descriptor) as entries:
-            names = [entry.name for entry in islice(entries, MAX_SEARCHED_NAMES + 1)]
+            return [os.fsencode(entry.name) for entry in islice(entries, most)]
     except OSError:
         return []
-    return names if len(names) <= MAX_SEARCHED_NAMES else []
+
+
+def nested_copy_notice(source: bytes, shown: bytes, destination: bytes, given: bytes, name: bytes) -> str:
+    """Return a notice if the copy of a directory would be created inside an older copy of it; empty if not.
+
+    cp copies into an existing directory, too. But if the same command is repeated, DST exists because the first run has
+    created it, and users of rsync expect the copy to be updated.
+
+    Args:
+        source, shown: absolute path of the source, and as the user gave it.
+        destination, given: absolute path of the existing directory DST, and as the user gave it.
+        name: name of the new copy in it.
+    """
+    if os.path.lexists(os.path.join(destination, name)):
+        return ""
+    names = _first_names(source, MAX_COMPARED_NAMES)
+    if not names or not all(os.path.lexists(os.path.join(destination, each)) for each in names):
+        return ""
+    return (
+        f"{printable_path(given)} has the names of {printable_path(shown)} already: is it an older copy? To copy to "
+        f"{printable_path(given)} itself, write {shell_quoted(shown + b'/')} {shell_quoted(given)}"
+    )
 
 
 def unsearchable_directory_text(path: bytes, error: OSError) -> str:

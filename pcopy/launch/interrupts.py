@@ -11,7 +11,7 @@ that a SIGINT could arrive meanwhile.
 import _signal  # type: ignore[import-not-found]
 import os
 
-from pcopy.invoked_name import invoked_name
+from pcopy.text import invoked_name
 
 INTERRUPTED_STATUS = 130
 """Exit status of a program that SIGINT has ended: 128 + number of the signal."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.invoked_name import invoked_name
 from pcopy.report.progress_gauge import (
     ProgressGauge,
     ProgressSnapshot,
@@ -36,7 +35,7 @@ from pcopy.report.progress_gauge import (
 from pcopy.report.streams import TolerantStream
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.job import Failure, JobCounters
-from pcopy.text import count_with_noun, one_line_message, printable_path, printable_text
+from pcopy.text import count_with_noun, invoked_name, one_line_message, printable_path, printable_text
 from pcopy.units import format_running_clock
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from pcopy.invoked_name import invoked_name
-from pcopy.text import encodable_text, one_line_message, with_invoked_name
+from pcopy.text import encodable_text, invoked_name, one_line_message, with_invoked_name
 
 
 class TolerantStream:

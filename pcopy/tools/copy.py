@@ -369,6 +369,8 @@ class CopyJob(PreparedJob):
         if 0 < self.job.options.bwlimit < _SUSPICIOUS_BWLIMIT:
             rate = self.job.options.bwlimit
             self._hints.append(f"--bwlimit: {rate:,} bytes a second; a number alone is bytes (rsync's: {rate}K)")
+        if nested := self._nested_copy_notice():
+            self._hints.append(nested)
         if not self.output.quiet:
             roots = self.job.roots
             if self.job.copy_options.compresses_or_decompresses_files:
@@ -382,6 +384,16 @@ class CopyJob(PreparedJob):
             self._remarks += self._hints
         while self._remarks:
             self._print_message(self._remarks.pop(0))
+
+    def _nested_copy_notice(self) -> str:
+        """Return a notice if the copy is created inside what seems to be an older copy; "" if not."""
+        root, given = self.job.roots[0], self.arguments.destination
+        is_one = len(self.job.roots) == 1 and root.name and not root.item and self.arguments.job_request.resume is None
+        if not is_one or self.job.run > 1 or os.path.realpath(given) != os.path.realpath(root.target):
+            return ""
+        from pcopy.jobs.suggestions import nested_copy_notice
+
+        return nested_copy_notice(root.source, root.source_shown, root.target, given, root.name)
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Write the signature, if one was asked for, and return the exit status: 2 if filters have excluded everything,

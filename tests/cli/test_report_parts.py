@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from array import array
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -14,8 +15,16 @@ import pytest
 
 from pcopy.report.history import MAX_FAILURE_KINDS, MAX_STORED_FAILURES, FailureSummary, JobHistory
 from pcopy.report.metrics import is_beginning_of_metrics_file
-from pcopy.report.page.charts import MAX_BINS, rates_in_bins, rounded_axis_end
+from pcopy.report.page.charts import (
+    MAX_BINS,
+    ChartCurve,
+    RateInterval,
+    chart_over_time,
+    rates_in_bins,
+    rounded_axis_end,
+)
 from pcopy.report.page.markup import Markup, html_element, joined_markup
+from pcopy.report.page.sections import time_format_for
 from pcopy.report.recorder import JobEnd, RunDescription
 from pcopy.report.report import JobReportRecorder, is_beginning_of_report_file, readable_json_text
 from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
@@ -23,6 +32,24 @@ from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import CopyOptions, Failure, Job, JobCounters, Options, Root
 from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankWorkStatistics, ReportSums
 from pcopy.tools.director import JOB_STAGES
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.02, ["0.000 s", "0.005 s", "0.010 s", "0.015 s", "0.020 s"]),
+        (0.1, ["0.00 s", "0.03 s", "0.05 s", "0.08 s", "0.10 s"]),
+        (0.4, ["0.0 s", "0.1 s", "0.2 s", "0.3 s", "0.4 s"]),
+        (8.0, ["0.0 s", "2.0 s", "4.0 s", "6.0 s", "8.0 s"]),
+        (3600.0, ["0:00", "15:00", "30:00", "45:00", "1:00:00"]),
+    ],
+)
+def test_labels_of_the_time_axis_differ(seconds: float, labels: list[str]) -> None:
+    clock = time_format_for(seconds)
+    page = chart_over_time(
+        [ChartCurve("copied", "a", [RateInterval(0.0, seconds, 1.0)])], lambda rate: f"{rate}/s", 1000, "Items", clock
+    )
+    assert re.findall(r"<span>([\d.:]+(?: s)?)</span>", str(page).partition('class="axis"')[2]) == labels
 
 
 @pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (1000, 11), (5000, 600)])

@@ -155,3 +155,11 @@ def test_members_left_out_are_listed_only_on_request(area: Path, ranks: int) -> 
         f"skip {area}/tree/{path}" for path in skipped
     )
     assert not any("not listed" in line for line in every)
+
+
+def test_log_in_the_working_directory_is_refused_by_its_name(area: Path) -> None:
+    (area / "file").touch()
+    subprocess.run(["tar", "-cf", "a.tar", "file"], cwd=area, check=True)
+    run = ptar("-x", "-f", "a.tar", "--log", "log", cwd=area)
+    line = "ptar: --log log: lies in ., which is unpacked into; name another file\n"
+    assert (run.returncode, run.stderr.decode()) == (2, line), show(run)

@@ -71,9 +71,13 @@ def item_rate_text(rate: float) -> str:
 def time_format_for(end: float) -> FormatNumber:
     """Return a function that formats times since the start of a job that lasted ``end`` seconds.
 
-    For less than a minute they are shown with a decimal, else as a clock (``1:02:03``).
+    For less than a minute they are shown with as many decimals as distinguish a quarter of that time, since the axis of
+    a chart has five labels; else as a clock (``1:02:03``).
     """
-    return format_running_clock if end >= 60 else lambda seconds: f"{seconds:.1f} s"
+    if end >= 60:
+        return format_running_clock
+    digits = next((digits for digits in (1, 2) if end / 4 >= 10**-digits), 3)
+    return lambda seconds: f"{seconds:.{digits}f} s"
 
 
 def items_section(values: Values) -> Markup:
@@ -99,7 +103,8 @@ def items_section(values: Values) -> Markup:
         count_with_noun(totals["special"], "special file", "special files"),
     ]
     other_counts = [
-        f"{totals['deleted']:,} deleted", f"{totals['excused']:,} excused",
+        f"{totals['deleted']:,} deleted",
+        f"{totals['excused']:,} excused (owner, group or attributes that cannot be set)",
         count_with_noun(totals["warnings"], "warning", "warnings"),
         f"{totals['changed']:,} changed meanwhile", f"{totals['vanished']:,} vanished",
         f"{count_with_noun(totals['verified'], 'item', 'items')} verified",
