@@ -210,10 +210,8 @@ def refuse_file_in_source(option: str, file: bytes, roots: Sequence[Root], effec
     real = os.path.realpath(file)
     for root in roots:
         if is_in_tree(real, source_path(root)):
-            raise RequestRefused(
-                f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown or b'.')}, which {effect}; "
-                "name another file"
-            )
+            tree = printable_path(root.source_shown or b".")
+            raise RequestRefused(f"{option} {printable_path(file)}: lies in {tree}, which {effect}; name another file")
 
 
 def positions_in_sources(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
