@@ -4,6 +4,7 @@ complete -c pbcast -l fsync -d 'write each file to stable storage before it gets
 complete -c pbcast -l dry-run -d 'check that each host has DIR and enough free space in it'
 complete -c pbcast -l bwlimit -r -f -d 'bytes per second that each host receives'
 complete -c pbcast -l termination -r -f -a 'tree ring' -d 'how the ranks detect that all work is done'
+complete -c pbcast -l stop-at-eof -d 'stop in order, as after SIGTERM, when standard input ends or holds data'
 complete -c pbcast -s q -l quiet -d 'print nothing if all goes well'
 complete -c pbcast -s v -l verbose -d 'print more'
 complete -c pbcast -l errors -r -F -d 'write all failures to FILE, one JSON object a line'

@@ -72,6 +72,7 @@ complete -c pcopy -l oplimit -r -f -d 'metadata operations per second of all ran
 complete -c pcopy -l in-flight -r -f -a 'auto' -d 'file operations that each process runs at the same time, 1 to 64'
 complete -c pcopy -l max-errors -r -f -d 'stop after N failed items, with status 75'
 complete -c pcopy -l termination -r -f -a 'tree ring' -d 'how the ranks detect that all work is done'
+complete -c pcopy -l stop-at-eof -d 'stop in order, as after SIGTERM, when standard input ends or holds data'
 complete -c pcopy -l chunk-size -r -f -a 'auto' -d 'large files are copied in chunks of this size'
 complete -c pcopy -l reflink -r -f -a 'auto never always' -d 'share contents with the source if both are on one file system that supports it'
 complete -c pcopy -l direct -d 'copy files above 4 MiB, and read them back to verify, without the page cache'

@@ -18,6 +18,7 @@ complete -c pdbench -l dry-run -d 'print what would be measured, and how much wo
 complete -c pdbench -l in-flight -r -f -d 'measure with 1, 4 and so on up to N operations in progress in each rank'
 complete -c pdbench -s n -l ranks -r -f -d 'processes that measure'
 complete -c pdbench -l termination -r -f -a 'tree ring' -d 'how the ranks detect that all work is done'
+complete -c pdbench -l stop-at-eof -d 'stop in order, as after SIGTERM, when standard input ends or holds data'
 complete -c pdbench -s q -l quiet -d 'print nothing if all goes well'
 complete -c pdbench -s v -l verbose -d 'print more'
 complete -c pdbench -l errors -r -F -d 'write all failures to FILE, one JSON object a line'

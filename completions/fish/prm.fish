@@ -17,6 +17,7 @@ complete -c prm -l oplimit -r -f -d 'metadata operations per second of all ranks
 complete -c prm -l in-flight -r -f -a 'auto' -d 'file operations that each process runs at the same time, 1 to 64'
 complete -c prm -l max-errors -r -f -d 'stop after N failed items, with status 75'
 complete -c prm -l termination -r -f -a 'tree ring' -d 'how the ranks detect that all work is done'
+complete -c prm -l stop-at-eof -d 'stop in order, as after SIGTERM, when standard input ends or holds data'
 complete -c prm -s q -l quiet -d 'print nothing if all goes well'
 complete -c prm -s v -l verbose -d 'print more'
 complete -c prm -l errors -r -F -d 'write all failures to FILE, one JSON object a line'

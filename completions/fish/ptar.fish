@@ -41,6 +41,7 @@ complete -c ptar -l oplimit -r -f -d 'metadata operations per second of all rank
 complete -c ptar -l in-flight -r -f -a 'auto' -d 'file operations that each process runs at the same time, 1 to 64'
 complete -c ptar -l max-errors -r -f -d 'stop after N failed items, with status 75'
 complete -c ptar -l termination -r -f -a 'tree ring' -d 'how the ranks detect that all work is done'
+complete -c ptar -l stop-at-eof -d 'stop in order, as after SIGTERM, when standard input ends or holds data'
 complete -c ptar -s q -l quiet -d 'print nothing if all goes well'
 complete -c ptar -s v -l verbose -d '-c and -x: print the name of each member on standard output as it is done, and the summary on standard error'
 complete -c ptar -l errors -r -F -d 'write all failures to FILE, one JSON object a line'

@@ -41,6 +41,7 @@ _DIFFERENCE_WORDS = (
 _NO_VALUE: dict[str, object] = {"value": "", "choices": (), "nargs": "", "const": None}
 """Fields of an option that has a value in other programs and is a flag in this one."""
 INSECURE_LINKS_OPTION = "--insecure-links"
+STOP_AT_EOF_OPTION = "--stop-at-eof"
 
 
 OPTION_GROUPS: dict[str, str] = {
@@ -276,8 +277,18 @@ COMMON_OPTIONS: tuple[Option, ...] = (
         },
     ),
     Option(
+        STOP_AT_EOF_OPTION,
+        EVERY_PROGRAM,
+        "operation",
+        "stop in order, as after SIGTERM, when standard input ends or holds data: for programs that start this one "
+        "with a pipe, which the system closes when they end",
+        in_files=False,
+        with_commands="resume",
+        variants=_IN_TUNING,
+    ),
+    Option(
         "--errors",
-        _ALL_BUT_PVERIFY,
+        EVERY_PROGRAM,
         "output",
         "write all failures to FILE, one JSON object a line",
         value="FILE",

@@ -113,7 +113,6 @@ ADVICE_OF_PVERIFY = UnknownOptionAdvice(
         **dict.fromkeys(("-a", "--archive"), "write --compare all"),
         "--delete": "pverify changes nothing; --compare and --output only-b:FILE list what A lacks",
         "--dry-run": "pverify changes nothing; leave it out",
-        "--errors": "errors go to standard error; write 2> FILE",
         "--log": "differences go to standard output; write > FILE",
         "-x": "write --exclude P",
         "-X": "write --exclude-from FILE",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
 from pcopy.cli.argument_types import Option
-from pcopy.cli.common_options import INSECURE_LINKS_OPTION, OPTION_GROUPS, PROGRESS_CHOICES
+from pcopy.cli.common_options import INSECURE_LINKS_OPTION, OPTION_GROUPS, PROGRESS_CHOICES, STOP_AT_EOF_OPTION
 from pcopy.cli.mistakes import (
     UnknownOptionAdvice,
     message_with_nearest_choice,
@@ -158,12 +158,14 @@ class ProgramCommandLine(ABC):
         if is_reporting_rank(os.environ):
             set_wait_announcer(partial(print_error, self.name))
         words = sys.argv[1:] if argv is None else argv
-        if INSECURE_LINKS_OPTION in _words_before_double_dash(
-            list(map(os.fsdecode, words))
-        ):  # Checked before the command line is parsed, because that reads files, to which the option applies.
+        options = _words_before_double_dash(list(map(os.fsdecode, words)))
+        if INSECURE_LINKS_OPTION in options:
+            # Checked before the command line is parsed, because that reads files, to which the option applies.
             from pcopy.fsio.named_file import set_symbolic_link_trust
 
             set_symbolic_link_trust(True)
+        if STOP_AT_EOF_OPTION in options and is_reporting_rank(os.environ):
+            interrupts.stop_when_standard_input_ends()
         with tolerant_standard_streams() as streams:
             streams.is_output_essential = self.needs_standard_output
             try:
@@ -305,6 +307,8 @@ class ProgramCommandLine(ABC):
         parser = self.parser()
         words = _joined_with_values(list(map(os.fsdecode, argv)), self.options)
         end = len(_words_before_double_dash(words))
+        if STOP_AT_EOF_OPTION in words[:end]:
+            self._refuse_other_reader_of_standard_input(words[:end])
         refuse_unknown_letters(self.option_advice, words[:end], self.flag_letters, self.value_letters)
         # The parser has no positional arguments, so argparse returns operands and unknown options in their order.
         values, others = parser.parse_known_args(words[:end])
@@ -315,6 +319,16 @@ class ProgramCommandLine(ABC):
             habit = self.option_advice.by_option.get("-h")
             raise RequestRefused(f"-h: {habit}; for the help write --help alone" if habit else _HELP_WITH_PATHS_MESSAGE)
         return ParsedCommandLine(words[:end], values, others + words[end + 1 :], existing_config_files(values.config))
+
+    def _refuse_other_reader_of_standard_input(self, words: Sequence[str]) -> None:
+        """Raise ``RequestRefused`` if an option in ``words`` has the value ``-``: it would read standard input, which
+        ``--stop-at-eof`` watches.
+        """
+        valued = {word for option in self.options if option.value for word in option.spellings}
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            option, equals, value = word.partition("=")
+            if option in valued and (value if equals else following) in ("-", "/dev/stdin"):
+                raise RequestRefused(f"{option} reads standard input, and so does {STOP_AT_EOF_OPTION}: name a file")
 
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None:
         """Return the options (attributes of the namespace) that files may set if ``given`` are on the command line.

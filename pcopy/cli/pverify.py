@@ -116,7 +116,7 @@ exit status:
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import VerifyArguments
 
-        refuse_invalid_file_names(values, "create", "manifest", refuse_directories=bool(values.create))
+        refuse_invalid_file_names(values, "create", "manifest", "errors", refuse_directories=bool(values.create))
         if b"" in paths:
             raise RequestRefused("a path is the empty string: name a file or a directory (. for the current one)")
         comparison = requested_comparison(values, words)

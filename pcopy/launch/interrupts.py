@@ -47,3 +47,23 @@ def restore_keyboard_interrupt() -> None:
 def interrupted_line(program: str) -> str:
     """Return the line, with its newline, that is printed when SIGINT ends the program."""
     return f"{invoked_name(program)}: interrupted\n"
+
+
+def stop_when_standard_input_ends() -> None:
+    """Have the kernel send SIGTERM to this process when standard input ends or holds data (``--stop-at-eof``).
+
+    No thread is needed for this, so the ranks can be forked later. If a launcher passes its standard input to rank 0
+    through a pipe or a socket, this also works there. Raise ``OSError`` if standard input is closed.
+    """
+    import fcntl
+    import select
+
+    flags = fcntl.fcntl(0, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, fcntl.F_SETSIG, _signal.SIGTERM)
+        fcntl.fcntl(0, fcntl.F_SETFL, flags | os.O_ASYNC)
+    except OSError:  # A regular file or /dev/null, which can be read at any time: the check below stops the job.
+        pass
+    if select.select([0], [], [], 0)[0]:  # It ended before the kernel was asked to watch it.
+        os.kill(os.getpid(), _signal.SIGTERM)

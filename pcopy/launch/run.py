@@ -258,6 +258,7 @@ def _rank_0_setup(
 
     ``recording`` has the recorders of ``--metrics`` and ``--report``; None if there are none.
     """
+    screen.job_name = preparation.job.name if preparation.job_directory else None
     screen.truncate_output_files()
     _report_backends(screen, preparation, ranks)
     preparation.print_job_start_notices()

@@ -178,6 +178,8 @@ class ProgressScreen:
         self._phase = ""
         self._limits_text = ""
         self._lock = RLock()
+        self.job_name: str | None = None
+        """Name of the recorded job, for programs that read the progress; None if it is not recorded."""
         self.is_verbose = False
         """True to print a line when a phase begins (``-v``)."""
         self.shows_changes = False
@@ -383,9 +385,14 @@ def progress_json_values(
 
 
 class ProgressJsonScreen(ProgressScreen):
-    """Shows progress as a JSON object per interval (docs/formats/progress.md); failures and notices remain text."""
+    """Shows progress as a JSON object when the job begins, and one per interval (docs/formats/progress.md); failures
+    and notices remain text.
+    """
+
+    def truncate_output_files(self) -> None:
+        super().truncate_output_files()
+        self._due = self._clock()
 
     def _show_progress(self, phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]) -> None:
-        self._print_line(
-            json.dumps({**progress_json_values(phase, totals, reading, silent), "state": self._limits_text})
-        )
+        values = progress_json_values(phase, totals, reading, silent)
+        self._print_line(json.dumps({**values, "state": self._limits_text, "job": self.job_name}))

@@ -177,7 +177,7 @@ class TestRows:
         assert options_with_command(PCOPY.options, "resume") == of_all | {
             *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync"),
             *("termination", "bwlimit", "oplimit", "force", "in_flight", "checkpoint_interval", "checkpoint_store"),
-            *("spool", "memory", "metrics", "report"),
+            *("spool", "memory", "metrics", "report", "stop_at_eof"),
         }
 
 

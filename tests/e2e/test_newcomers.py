@@ -111,7 +111,6 @@ MISTAKES = {
     ),
     "cp's -t": Mistake(["-t", "archive", "results"], "-t: write DST last"),
     "cp's -i": Mistake(["-i", "results", "archive"], "to keep existing files, write --existing skip"),
-    "pcopy's --errors": Mistake(["--errors", "x", "data", "new"], "--errors: errors go to standard error", "pverify"),
     "drm's --lite": Mistake(["--lite", "data"], "--lite: prm has one way to remove", "prm"),
     "filters where nothing is walked": Mistake(
         ["--exclude", "x", "file", "archive"], "--exclude: pbcast sends what is named", "pbcast"
