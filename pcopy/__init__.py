@@ -1,4 +1,8 @@
-"""pcopy: copies datasets that are too large for ``cp`` and ``rsync``."""
+"""pcopy: copies datasets that are too large for ``cp`` and ``rsync``.
+
+The functions of the interface for Python, such as ``pcopy.copy``, are loaded from ``pcopy.api`` when they are first
+used, because each program imports this module when it starts. ``__init__.pyi`` lists them with their types.
+"""
 
 import sys
 
@@ -12,3 +16,57 @@ if sys.version_info < OLDEST_PYTHON:
     from pcopy.old_python import refuse
 
     refuse(OLDEST_PYTHON)
+
+_INTERFACE = {
+    "errors": "Different Error InternalError InvalidOption ItemsFailed Refused Stopped",
+    "functions": (
+        "archive change_modes compare copy discard extract jobs remove restripe resume sign start sync verify walk"
+    ),
+    "results": (
+        "ArchiveResult ChangeResult CompareResult CopyResult Difference Event ExtractResult FailedItem Notice Progress "
+        "RemoveResult StripeResult UnfinishedJob"
+    ),
+    "running": "RunningJob",
+    "shutil_like": "copytree rmtree",
+    "walking": "Entry Walk",
+}
+"""The names of the interface for Python, by the module of ``pcopy.api`` that defines them."""
+
+__all__ = sorted(name for names in _INTERFACE.values() for name in names.split())  # noqa: PLE0605
+
+
+def _attribute(name):
+    """Return the object of the interface that has this name."""
+    from importlib import import_module
+
+    module = next(module for module, names in _INTERFACE.items() if name in names.split())
+    return getattr(import_module("pcopy.api." + module), name)
+
+
+def _property(name):
+    """Return a property for a function that has the same name as a subpackage.
+
+    Importing a module of the subpackage would replace the function: Python stores each imported subpackage as an
+    attribute of its package. The setter ignores that; ``from pcopy.walk import ...`` does not need the attribute.
+    """
+    return property(
+        lambda package: package.__dict__.get(name) or _attribute(name),
+        lambda package, value: None if isinstance(value, type(sys)) else package.__dict__.update({name: value}),
+    )
+
+
+class _Package(type(sys)):
+    """The type of this module: it loads the interface at the first use."""
+
+    archive, jobs, walk = map(_property, ("archive", "jobs", "walk"))
+
+    def __getattr__(self, name):
+        if name in __all__:
+            return _attribute(name)
+        raise AttributeError("module 'pcopy' has no attribute %r" % name)  # noqa: UP031
+
+    def __dir__(self):
+        return sorted(set(self.__dict__).union(__all__))
+
+
+sys.modules[__name__].__class__ = _Package

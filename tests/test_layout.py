@@ -25,7 +25,7 @@ PACKAGE = ROOT / "pcopy"
 MOST_LINES = 700
 
 ORDER = (
-    "cli", "tools", "launch", "report", "jobs", "tasks", "walk", "checkpoint", "archive", "signature", "engine",
+    "api", "cli", "tools", "launch", "report", "jobs", "tasks", "walk", "checkpoint", "archive", "signature", "engine",
     "lustre", "fsio",
 )  # fmt: skip
 """The folders of the package, each above those that it may import."""
@@ -260,6 +260,7 @@ LISTS_BY_ITSELF = {
     "walk/preliminary_walk.py": "a directory that was opened just now",
     "walk/matching.py": "a directory that was opened just now",
     "jobs/suggestions.py": "a directory that was opened just now",
+    "api/shutil_like.py": "by its path, for the exceptions of shutil",
     "background.py": "/proc",
     "engine/transports/local.py": "/proc",
     "launch/in_flight.py": "/proc and /sys",

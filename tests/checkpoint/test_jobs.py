@@ -429,6 +429,6 @@ def test_job_that_ends_while_it_is_opened_is_reported_as_finished(
         os.unlink(area / "job" / "job")
         return take_lock_unless_job_is_locked(path)
 
-    monkeypatch.setattr("pcopy.jobs.directories.take_lock_unless_job_is_locked", late)
+    monkeypatch.setattr(jobs, "take_lock_unless_job_is_locked", late)
     assert refusal(lambda: action(job.path)) == f"{area}/job: the job has finished or was removed in the meantime"
     assert os.listdir(area) == []

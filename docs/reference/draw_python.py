@@ -1,0 +1,354 @@
+"""Generate what the interface for Python has from the table of options.
+
+- ``pcopy/api/keywords.py``: the keywords of the functions, and the kinds of their values;
+- ``pcopy/__init__.pyi``: the types, for editors and mypy;
+- ``docs/reference/python.md``: the reference.
+
+``python docs/reference/draw_python.py`` writes the files; with ``--check`` it writes nothing and prints the names of
+outdated files.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from keyword import iskeyword
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import pcopy  # noqa: E402
+from docs.drawn import write_or_check  # noqa: E402
+from pcopy.api import errors, functions, results, running, shutil_like, walking  # noqa: E402
+from pcopy.cli.argument_types import Option  # noqa: E402
+from pcopy.cli.programs import load_program  # noqa: E402
+
+FUNCTIONS = (
+    *("copy", "sync", "resume", "verify", "compare", "sign", "walk", "remove", "change_modes", "archive", "extract"),
+    "restripe",
+)
+"""The functions that run programs, in the order of the reference."""
+
+LEFT_OUT = {
+    **dict.fromkeys(("help", "version", "show_config"), "the function runs a job; run the command for that"),
+    **dict.fromkeys(("json", "json_lines", "print0"), "the function reads the output, and returns objects"),
+    **dict.fromkeys(
+        ("quiet", "verbose"), "the program prints nothing; iterate over the job of start() for its messages"
+    ),
+    "errors": "the exception ItemsFailed has all failures",
+    "progress": "a keyword of each function: a function that is called with the progress",
+    "stop_at_eof": "always given: the program stops when the caller ends",
+    **dict.fromkeys(("jobs", "discard", "control"), "a function, or a method of RunningJob"),
+    "yes": "always given: the function does not ask",
+    **dict.fromkeys(("create", "extract", "list", "file"), "chosen by the function and its parameters"),
+    **dict.fromkeys(("summary", "page", "output"), "walk() yields entries; run pwalk for its other outputs"),
+}
+"""Options that no function takes, and why."""
+ONLY_IN = {
+    "resume": ("archive",),
+    "compare": ("compare",),
+    "output": ("compare",),
+    "modify_window": ("copy", "sync", "compare"),
+    "null": ("copy", "remove", "change_modes", "archive", "extract", "walk", "compare"),
+    "force": ("copy", "sync", "compare", "sign", "remove"),
+    "directory": ("archive",),
+    "no_target_directory": ("copy",),
+    "mirror": ("copy",),
+    "strip_components": ("extract",),
+    "sparse_limit": ("extract",),
+    **dict.fromkeys(
+        ("gzip", "zstd", "auto_compress", "no_auto_compress", "one_file_system"), ("copy", "sync", "archive")
+    ),
+    **dict.fromkeys(("checkpoint_interval",), ("copy", "sync", "resume", "archive")),
+}
+"""Options of several functions of a program, or with another name, that only these functions take."""
+
+KINDS = {
+    "N": "integer",
+    "SIZE": "size",
+    "RATE": "size",
+    "SECONDS": "seconds",
+    "WHEN": "time",
+    "AGE": "time",
+    "P": "texts",
+    "CLASS:FILE": "texts",
+    "LIST": "list",
+    **dict.fromkeys(("FILE", "DIR", "MANIFEST", "SIGNATURE", "ARCHIVE"), "path"),
+    **dict.fromkeys(("USER:GROUP", "USER[:GROUP]", "GROUP", "MODE", "TABLE", "KEY", "HOW"), "text"),
+}
+"""The kind of an option's value (``pcopy/api/arguments.py``), by its placeholder in the help."""
+TYPES = {
+    "flag": "bool",
+    "integer": "int",
+    "integer auto": 'int | Literal["auto"]',
+    "size": "int | str",
+    "seconds": "float | timedelta",
+    "time": "float | timedelta | date | str",
+    "text": "str | int",
+    "list": "str | Sequence[str]",
+    "texts": "str | bytes | Sequence[str | bytes]",
+    "path": "StrOrBytesPath",
+    "paths": "Paths",
+    "listing": "Paths",
+}
+"""The type of each kind in the stub."""
+
+
+class Keyword(NamedTuple):
+    """A keyword of a function: its ``name``, the ``kind`` of its value, and the ``option``."""
+
+    name: str
+    kind: str
+    option: Option
+
+
+def kind_of(option: Option) -> str:
+    """Return the kind of the option's value. Exit with a message if the placeholder is new."""
+    choices = option.choices or (option.offered if "auto" not in option.offered else ())
+    if not option.value:
+        return "flag"
+    if choices:
+        return " ".join([*(["flag"] if option.nargs else []), "choice", *choices])
+    if option.key == "from":
+        return "listing"
+    if option.value not in KINDS:
+        sys.exit(f"{option.key}: add the placeholder {option.value} to KINDS of {__file__}")
+    kind = KINDS[option.value]
+    if kind == "path" and option.collects_values:
+        return "paths"
+    return f"{kind} auto" if kind == "integer" and "auto" in option.offered else kind
+
+
+def keywords_of(function: str) -> list[Keyword]:
+    """Return the keywords of a function, in the order of the program's help."""
+    definition = getattr(functions, function)
+    parameters = inspect.signature(definition.operands).parameters
+    found = []
+    for option in load_program(definition.program).options:
+        name = option.key.replace("-", "_")
+        if not name or name in parameters or not option.is_listed or option.help.startswith("no effect"):
+            continue
+        if function not in ONLY_IN.get(name, (function,)) or (name in LEFT_OUT and name not in ONLY_IN):
+            continue
+        if function == "resume" and "resume" not in option.with_commands.split():
+            continue
+        found.append(Keyword(f"{name}_" if iskeyword(name) else name, kind_of(option), option))
+    return found
+
+
+def keywords_module() -> str:
+    """Return the text of ``pcopy/api/keywords.py``."""
+    rows: dict[str, dict[str, str]] = {}
+    for function in FUNCTIONS:
+        for keyword in keywords_of(function):
+            rows.setdefault(keyword.name, {})[function] = keyword.kind
+    rows.setdefault("older_than", {})["discard"] = "time"
+    lines = [
+        '"""The keywords of the functions and the kinds of their values (``arguments.py`` explains them).',
+        "",
+        "Generated by docs/reference/draw_python.py from the table of options: change that.",
+        '"""',
+        "",
+        "# fmt: off",
+        "KEYWORDS: dict[str, dict[str, str]] = {",
+    ]
+    for name, kinds in rows.items():
+        by_kind: dict[str, list[str]] = {}
+        for function, kind in kinds.items():
+            by_kind.setdefault(kind, []).append(function)
+        lines.append(f'    "{name}": {{')
+        for kind, names in by_kind.items():
+            quoted = ", ".join(f'"{function}"' for function in names)
+            lines += wrapped(f'        **dict.fromkeys(({quoted},), "{kind}"),')
+        lines.append("    },")
+    lines += ["}", '"""For each keyword, the functions that have it, and the kind of its value there."""', ""]
+    lines += ["LEFT_OUT: dict[str, str] = {"]
+    lines += [f'    "{name}": "{why}",' for name, why in sorted(LEFT_OUT.items())]
+    lines += ["}", '"""Options of the programs that no function, or not each function, takes, and the reason."""']
+    return "\n".join(lines) + "\n"
+
+
+def wrapped(line: str) -> Iterable[str]:
+    """Return a line of code as lines of at most 120 columns, broken at commas."""
+    while len(line) > 120:
+        cut = line.rindex(", ", 0, 119) + 1
+        yield line[:cut]
+        line = " " * 12 + line[cut + 1 :]
+    yield line
+
+
+def type_of(kind: str) -> str:
+    """Return the type of a kind's values, as in the stub."""
+    words = kind.split()
+    if "choice" in words:
+        literal = ", ".join(f'"{word}"' for word in words[words.index("choice") + 1 :])
+        return f"{'bool | ' if words[0] == 'flag' else ''}Literal[{literal}]"
+    return TYPES[kind]
+
+
+def stub() -> str:
+    """Return the text of ``pcopy/__init__.pyi``."""
+    lines = [
+        '"""The types of the interface for Python. Generated by docs/reference/draw_python.py: change that."""',
+        "",
+        "# ruff: noqa: A002, E501",
+        "from collections.abc import Callable, Sequence",
+        "from datetime import date, timedelta",
+        "from typing import Literal",
+        "",
+    ]
+    lines.append("from pcopy.api.arguments import Paths, StrOrBytesPath")
+    for module, names in pcopy._INTERFACE.items():
+        exported = sorted(set(names.split()) - {*FUNCTIONS})
+        lines += [f"from pcopy.api.{module} import {name} as {name}" for name in exported]
+    lines.append("")
+    lines += ["__version__: str", "OLDEST_PYTHON: tuple[int, int]", ""]
+    for function in FUNCTIONS:
+        lines += [*stub_of(function), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def stub_of(function: str) -> list[str]:
+    """Return the lines of the stub for a function."""
+    definition = getattr(functions, function)
+    result = definition.result or "Walk"
+    lines = [f"def {function}("]
+    is_keyword_only = False
+    for parameter in inspect.signature(definition.operands).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword_only:
+            lines.append("    *,")
+            is_keyword_only = True
+        default = "" if parameter.default is inspect.Parameter.empty else " = ..."
+        lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
+    lines += [] if is_keyword_only else ["    *,"]
+    lines += [f"    {keyword.name}: {type_of(keyword.kind)} | None = ...," for keyword in keywords_of(function)]
+    lines.append("    launcher: Sequence[str | bytes] | None = ...,")
+    if function != "walk":
+        lines.append("    progress: Callable[[Progress], object] | None = ...,")
+    lines += [f") -> {result}:", f'    """{inspect.cleandoc(definition.operands.__doc__)}']
+    lines += ["", "    Options:", ""]
+    for keyword in keywords_of(function):
+        lines.append(f"    - ``{keyword.name}``: {' '.join(keyword.option.help.split())}")
+    lines += ['    - ``launcher``: a command that starts the ranks, such as ``["srun", "-n", "8"]``']
+    if function != "walk":
+        lines += ["    - ``progress``: a function that is called with each ``Progress``, in the thread of the caller"]
+    lines += ['    """']
+    return re.sub(r"\n(?=[^\s)])", "\n    ", "\n".join(lines)).split("\n")
+
+
+def reference() -> str:
+    """Return the text of ``docs/reference/python.md``."""
+    lines = [
+        "<!-- Generated by docs/reference/draw_python.py from the table of options and pcopy/api: change these. -->",
+        "",
+        "# Python interface",
+        "",
+        "The names of `import pcopy`. [From Python](../howto/python.md) explains how to use them. The options of a",
+        "function are those of its program, whose page describes them. Hyphens become underscores; `from` is `from_`.",
+        "",
+        "| function | program | result |",
+        "|---|---|---|",
+    ]
+    for function in FUNCTIONS:
+        definition = getattr(functions, function)
+        result = definition.result or "Walk"
+        anchor = f"[`{function}`](#{function})"
+        lines.append(
+            f"| {anchor} | [{definition.program}]({definition.program}.md) | [`{result}`](#{result.lower()}) |"
+        )
+    lines += ["", "## Functions", ""]
+    for function in FUNCTIONS:
+        lines += reference_of(function)
+    for name, function in (("start", functions.start), ("jobs", functions.jobs), ("discard", functions.discard),
+                           ("copytree", shutil_like.copytree), ("rmtree", shutil_like.rmtree)):  # fmt: skip
+        lines += [f"### {name}", "", "```text", signature_text(name, function), "```", "", docs_of(function), ""]
+    lines += ["## Values", "", "None always means that the option is not given.", ""]
+    lines += ["| type | values |", "|---|---|"]
+    lines += [f"| `{cell(kind)}` | `{cell(text)}` |" for kind, text in TYPES.items()]
+    lines += ["", "## Options that functions do not take", "", "| option | reason |", "|---|---|"]
+    lines += [f"| `--{name.replace('_', '-')}` | {why} |" for name, why in sorted(LEFT_OUT.items())]
+    lines += ["", "## Running programs", ""]
+    for cls in (running.RunningJob, walking.Walk, walking.Entry):
+        lines += class_lines(cls)
+    lines += ["## Results and events", ""]
+    for name in ("Result", *pcopy._INTERFACE["results"].split()):
+        if name != "Event":
+            lines += class_lines(getattr(results, name))
+    lines += ["## Exceptions", ""]
+    for name in ("Error", *(name for name in pcopy._INTERFACE["errors"].split() if name != "Error")):
+        lines += class_lines(getattr(errors, name))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def reference_of(function: str) -> list[str]:
+    """Return the lines of the reference for a function."""
+    definition = getattr(functions, function)
+    parameters = ", ".join(
+        str(parameter.replace(annotation=inspect.Parameter.empty))
+        for parameter in inspect.signature(definition.operands).parameters.values()
+    )
+    program = definition.program
+    lines = [f"### {function}", "", f"**`{function}({parameters}, **options)`**", "", docs_of(definition.operands), ""]
+    lines += ["| option | value |", "|---|---|"]
+    for keyword in keywords_of(function):
+        link = f"{program}.md#--{keyword.option.key}"
+        lines.append(f"| [`{keyword.name}`]({link}) | `{cell(type_of(keyword.kind))}` |")
+    return [*lines, ""]
+
+
+def cell(text: str) -> str:
+    """Return a text for a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+def signature_text(name: str, function: object) -> str:
+    """Return the parameters of a function without their types."""
+    parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    shown = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return (
+        f"{name}{inspect.Signature(shown)}".replace("<function copy2 at ", "").split(" at 0x")[0]
+        if False
+        else (re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"{name}{inspect.Signature(shown)}"))
+    )
+
+
+def docs_of(thing: object) -> str:
+    """Return a docstring as Markdown."""
+    return inspect.cleandoc(thing.__doc__ or "").replace("``", "`")
+
+
+def class_lines(cls: type[object]) -> list[str]:
+    """Return the lines of the reference for a class, with its public methods."""
+    bases = [base.__name__ for base in cls.__bases__ if base.__module__.startswith("pcopy")]
+    lines = [f"### {cls.__name__}", ""]
+    if bases:
+        lines += [f"A {' and '.join(f'`{base}`' for base in bases)}." if bases != ["JsonObject"] else "", ""]
+    lines += [docs_of(cls), ""]
+    for name, member in vars(cls).items():
+        if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
+            continue
+        if name in ("from_json", "from_line"):
+            continue
+        if isinstance(member, property):
+            lines += [f"- `{name}`: {docs_of(member.fget)}"]
+        else:
+            shown = signature_text(name, member).replace("(self, ", "(").replace("(self)", "()")
+            lines += [f"- `{shown}`: {' '.join(docs_of(member).split())}"]
+    return [*lines, ""]
+
+
+def generated_files() -> Mapping[Path, str]:
+    """Return the texts of all files by their paths."""
+    return {
+        ROOT / "pcopy" / "api" / "keywords.py": keywords_module(),
+        ROOT / "pcopy" / "__init__.pyi": stub(),
+        ROOT / "docs" / "reference" / "python.md": reference(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(generated_files()))

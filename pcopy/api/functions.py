@@ -1,0 +1,287 @@
+"""The functions of the interface for Python: each runs one of the programs.
+
+A function is an object (``Function``), so that ``start`` knows its program. What is written here is only how its
+parameters become operands, and what the exit statuses mean; its options are in ``keywords.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+from pcopy.api.arguments import Paths, StrOrBytesPath, option_words, path_of, paths_of
+from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
+from pcopy.api.running import Ended, Request, RunningJob, run_command
+
+if TYPE_CHECKING:
+    import inspect
+    from datetime import date, timedelta
+
+    from pcopy.api.results import UnfinishedJob
+    from pcopy.api.walking import Walk
+
+_Result = TypeVar("_Result")
+_Parameters = ParamSpec("_Parameters")
+
+_STOPPED_STATUSES = (75, 128 + 1, 128 + 2, 128 + 10, 128 + 15)
+"""The statuses of a program that was stopped in order: EX_TEMPFAIL, or 128 + the number of a signal."""
+_WORDS_OF_EACH_PROGRAM = (b"--stop-at-eof", b"--progress=json", b"--errors=/dev/stderr")
+"""Options by which a program works as the interface expects."""
+
+
+class Function(Generic[_Result]):
+    """A function that runs a program, and returns its summary as an object of the class named ``result``.
+
+    Calling it runs the program to its end. Besides its parameters and options it takes
+
+    - ``progress``: a function that is called with each ``Progress``, in the thread of the caller;
+    - ``launcher``: a command that starts the ranks, such as ``["srun", "-n", "8"]``.
+    """
+
+    def __init__(self, operands: Callable[..., list[bytes]], program: str, result: str, different: type[Error] | None):
+        self.operands = operands
+        self.program = program
+        self.result = result
+        self.different = different
+        self.__name__ = self.__qualname__ = operands.__name__
+        self.__module__ = "pcopy"
+        self.__doc__ = f"{operands.__doc__}\nThe options are those of {program} (docs/reference/python.md)."
+        code = operands.__code__
+        self._parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    def __call__(self, *operands: Any, **options: Any) -> _Result:
+        return self.start(*operands, **options).wait()
+
+    def __repr__(self) -> str:
+        return f"<function pcopy.{self.__name__}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The parameters and options, for ``help`` and notebooks."""
+        import inspect
+
+        from pcopy.api.keywords import KEYWORDS
+
+        own = inspect.signature(self.operands).parameters.values()
+        names = [*(name for name, kinds in KEYWORDS.items() if self.__name__ in kinds), "launcher", "progress"]
+        more = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names)
+        return inspect.Signature([*own, *more])
+
+    def start(self, *operands: Any, **options: Any) -> RunningJob[_Result]:
+        """Start the program, and return it."""
+        return RunningJob(self.request(operands, options))
+
+    def request(self, operands: Sequence[Any], options: dict[str, Any]) -> Request[_Result]:
+        """Return the program to start. Raise ``InvalidOption``."""
+        named = {name: options.pop(name) for name in self._parameters if name in options}
+        progress, launcher = options.pop("progress", None), options.pop("launcher", None) or ()
+        if not (progress is None or callable(progress)):
+            raise InvalidOption(f"{self.__name__}(progress={progress!r}): not a function")
+        if isinstance(launcher, (str, bytes)):
+            raise InvalidOption(f"{self.__name__}(launcher={launcher!r}): not a sequence of words")
+        words = self.operands(*operands, **named)
+        own = option_words(self.__name__, options)
+        checkpoint = options.get("checkpoint")
+        return Request(
+            self.program,
+            [*_WORDS_OF_EACH_PROGRAM, *([b"--json"] if self.result else []), *own.words, *words],
+            self._finish,
+            own.listed,
+            tuple(launcher),
+            progress,
+            None if checkpoint in (None, "none", b"none") else os.path.abspath(os.fsdecode(checkpoint)),
+        )
+
+    def _finish(self, ended: Ended) -> _Result:
+        """Return the result of a program that has ended, or raise the exception for its status."""
+        result = self._summary(ended)
+        details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
+        message = ended.message or f"{self.program} ended with status {ended.status}"
+        if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
+            raise Stopped(message, **details)
+        if ended.status == 2 and result is None:
+            raise Refused(message, status=2)
+        if ended.status < 0:
+            raise InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
+        if ended.status not in (0, 1, 2) or (result is None and self.result):
+            lost = "" if ended.status > 1 else "; its output is not complete"
+            raise InternalError(f"{message}{lost}", **details)
+        if ended.status == 0 or (ended.status == 1 and self.__name__ == "compare"):
+            return cast(_Result, result)
+        if ended.status == 1 and self.different:
+            raise self.different("the contents are not those that are expected", **details)
+        first = next(iter(ended.failures), None)
+        raise ItemsFailed(f"{len(ended.failures)} failed; the first one: {first}" if first else message, **details)
+
+    def _summary(self, ended: Ended) -> Any:
+        """Return the summary as an object; None if there is none, or if it lacks a key."""
+        from pcopy.api import results
+
+        if ended.summary is None or not self.result:
+            return None
+        more = {}
+        if self.result == "CompareResult":
+            more["differences"] = ended.lines.parsed(results.Difference.from_json)
+        try:
+            return getattr(results, self.result).from_json(ended.summary, **more)
+        except TypeError:
+            return None
+
+
+def _function(program: str, result: str, different: type[Error] | None = None) -> Callable[[Any], Function[Any]]:
+    return lambda operands: Function(operands, program, result, different)
+
+
+@_function("pcopy", "CopyResult")
+def copy(source: Paths, destination: StrOrBytesPath) -> list[bytes]:
+    """Copy ``source``, one or several paths, to ``destination`` or, if that is an existing directory, into it.
+
+    A trailing slash means the contents of a directory, as on the command line (docs/operations/paths.md).
+    """
+    return [b"--", *paths_of(source, "source"), path_of(destination, "destination")]
+
+
+@_function("psync", "CopyResult")
+def sync(source: StrOrBytesPath, destination: StrOrBytesPath) -> list[bytes]:
+    """Make ``destination`` equal to ``source``: copy what differs, then delete what ``source`` does not have."""
+    return [b"--no-target-directory", b"--", path_of(source, "source"), path_of(destination, "destination")]
+
+
+@_function("pcopy", "CopyResult")
+def resume(job: StrOrBytesPath | UnfinishedJob | None = None) -> list[bytes]:
+    """Continue a job that was interrupted, or whose items failed: its name, or its directory.
+
+    Without ``job``, the only unfinished one is continued.
+    """
+    return [b"--resume"] if job is None else [b"--resume=" + _job_path(job)]
+
+
+@_function("pverify", "CompareResult", Different)
+def verify(
+    path: StrOrBytesPath, signature: StrOrBytesPath | None = None, *, manifest: StrOrBytesPath | None = None
+) -> list[bytes]:
+    """Check that ``path`` has the contents of the file ``signature`` or ``manifest``; otherwise raise ``Different``."""
+    if (signature is None) == (manifest is None):
+        raise InvalidOption("verify() takes either signature or manifest")
+    if manifest is not None:
+        return [b"--manifest=" + path_of(manifest, "manifest"), b"--", path_of(path, "path")]
+    return [b"--", path_of(signature, "signature"), path_of(path, "path")]
+
+
+@_function("pverify", "CompareResult")
+def compare(a: StrOrBytesPath, b: StrOrBytesPath) -> list[bytes]:
+    """Compare two trees or files by their contents or, with the option ``compare``, by other properties.
+
+    Differences are no error: ``same`` and ``differences`` of the result show them.
+    """
+    return [b"--", path_of(a, "a"), path_of(b, "b")]
+
+
+@_function("pverify", "CompareResult")
+def sign(path: StrOrBytesPath, signature: StrOrBytesPath, *, manifest: StrOrBytesPath | None = None) -> list[bytes]:
+    """Write the signature of ``path`` to the file ``signature``, and its items to the file ``manifest``."""
+    words = [] if manifest is None else [b"--manifest=" + path_of(manifest, "manifest")]
+    return [*words, b"--create=" + path_of(signature, "signature"), b"--", path_of(path, "path")]
+
+
+@_function("prm", "RemoveResult")
+def remove(paths: Paths = ()) -> list[bytes]:
+    """Remove files and trees, without asking. With the option ``from_``, ``paths`` is the directory of the list."""
+    return [b"--yes", b"--", *paths_of(paths, "paths")]
+
+
+@_function("pchmod", "ChangeResult")
+def change_modes(paths: Paths = (), mode: str | int | None = None) -> list[bytes]:
+    """Give files and trees another ``mode``: text as for chmod (``u+rwX``), or a number (``0o750``).
+
+    With the options ``owner``, ``group``, ``acl_from`` and ``reference``, ``mode`` may be omitted.
+    """
+    if not (mode is None or isinstance(mode, (str, int))) or isinstance(mode, bool):
+        raise InvalidOption(f"change_modes(mode={mode!r}): neither text nor a number")
+    text = f"{mode:04o}" if isinstance(mode, int) else mode
+    words = [] if text is None else [b"--mode=" + os.fsencode(text)]
+    return [*words, b"--", *paths_of(paths, "paths")]
+
+
+@_function("ptar", "ArchiveResult")
+def archive(source: Paths, archive: StrOrBytesPath) -> list[bytes]:
+    """Make the tar file ``archive`` of ``source``, one or several paths."""
+    return [b"--create", b"--file=" + path_of(archive, "archive"), b"--", *paths_of(source, "source")]
+
+
+@_function("ptar", "ExtractResult")
+def extract(archive: StrOrBytesPath, destination: StrOrBytesPath = ".", members: Paths = ()) -> list[bytes]:
+    """Unpack a tar file into ``destination``, an existing directory; only ``members`` and all below, if given."""
+    words = [b"--extract", b"--file=" + path_of(archive, "archive")]
+    return [*words, b"--directory=" + path_of(destination, "destination"), b"--", *paths_of(members, "members")]
+
+
+@_function("pstripe", "StripeResult")
+def restripe(paths: Paths) -> list[bytes]:
+    """Report the layouts of files on Lustre and, with the option ``stripe``, give the files another layout."""
+    return [b"--", *paths_of(paths, "paths")]
+
+
+class _WalkFunction(Function[None]):
+    """The function ``walk``: it returns the entries while the program runs, and has no summary."""
+
+    def __call__(self, *operands: Any, **options: Any) -> Walk:  # type: ignore[override]
+        from pcopy.api.walking import Walk
+
+        return Walk(self.request(operands, options))
+
+
+def _walk_function(operands: Callable[..., list[bytes]]) -> _WalkFunction:
+    return _WalkFunction(operands, "pwalk", "", None)
+
+
+@_walk_function
+def walk(paths: Paths = (), expression: Sequence[str | bytes] = ()) -> list[bytes]:
+    """Yield the items of trees as ``Entry`` objects, in no particular order, unless ``sort`` is given.
+
+    ``paths`` are the trees (default: the working directory), and ``expression`` has tests as for find, such as
+    ``["-name", "*.h5", "-size", "+1G"]``.
+    """
+    if isinstance(expression, (str, bytes)):
+        raise InvalidOption(f"walk(expression={expression!r}): not a sequence of words")
+    # Without "./", a path could be taken for the beginning of the expression.
+    words = [b"./" + path if path[:1] in (b"-", b"(", b"!") else path for path in paths_of(paths, "paths")]
+    return [b"--json-lines", *words, *map(os.fsencode, expression)]
+
+
+def start(
+    function: Callable[_Parameters, _Result], *operands: _Parameters.args, **options: _Parameters.kwargs
+) -> RunningJob[_Result]:
+    """Start a function, and return the running program: ``start(pcopy.copy, "a", "b")``."""
+    if not isinstance(function, Function) or isinstance(function, _WalkFunction):
+        raise InvalidOption(f"start({function!r}): not a function of pcopy that can be started")
+    return cast("RunningJob[_Result]", function.start(*operands, **options))
+
+
+def jobs() -> list[UnfinishedJob]:
+    """Return the unfinished jobs in the state directory."""
+    from pcopy.api.results import UnfinishedJob
+
+    ended = run_command([b"--jobs", b"--json"])
+    return [UnfinishedJob.from_line(values) for values in (*ended.lines, ended.summary) if values is not None]
+
+
+def discard(
+    job: StrOrBytesPath | UnfinishedJob | Sequence[StrOrBytesPath | UnfinishedJob] = (),
+    *,
+    older_than: float | timedelta | date | str | None = None,
+) -> None:
+    """Discard jobs, with their temporary files: the named ones, or those on which no run has worked since a time.
+
+    ``older_than`` is an age (seconds, a ``timedelta``, text such as ``7d``) or a date.
+    """
+    each: Sequence[Any] = job if isinstance(job, (list, tuple)) else [job]
+    words = option_words("discard", {"older_than": older_than}).words
+    run_command([*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words])
+
+
+def _job_path(job: StrOrBytesPath | UnfinishedJob) -> bytes:
+    """Return the name of a job, or its directory, as bytes."""
+    directory = getattr(job, "directory", None)
+    return directory if isinstance(directory, bytes) else path_of(job, "job")

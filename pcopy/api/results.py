@@ -1,0 +1,415 @@
+"""What the functions return, and the events of a running job: frozen dataclasses with the keys that programs print.
+
+Sizes are in bytes, times in seconds. ``other`` has the keys that this version of the interface does not know.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Generic, Self, TypeVar
+
+_Value = TypeVar("_Value")
+_Other = TypeVar("_Other")
+_Path = bytes  # The name of the type is that of a field in classes below.
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonObject:
+    """Values that a program has printed as a JSON object."""
+
+    other: Mapping[str, Any] = field(default_factory=dict)
+    """Further keys, which this version of the interface does not know."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], **more: Any) -> Self:
+        """Return the object with these values, and with the fields ``more``."""
+        names = cls.__dataclass_fields__
+        known = {name: value for name, value in values.items() if name in names}
+        return cls(**known, **more, other={name: value for name, value in values.items() if name not in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(JsonObject):
+    """The progress of a running job (docs/formats/progress.md).
+
+    - ``time``: seconds since 1970 (UTC); ``elapsed``: seconds since the job began.
+    - ``phase``: what the ranks do, such as ``copy`` or ``verify``.
+    - ``found``: items found so far; ``copied``, ``skipped``, ``failed``: items with this outcome.
+    - ``unscanned``: directories found and not yet read; 0 when all items are found.
+    - ``bytes``: sizes of the files that are complete; ``moved``: bytes transferred; ``found_bytes``: sizes of the files
+      found.
+    - ``to_verify``, ``to_verify_bytes``, ``verified``, ``verified_bytes``: items and bytes that are read back.
+    - ``handled_bytes``: bytes that need no more work in this stage.
+    - ``percent``: the completed part of the stage; None while the total is unknown.
+    - ``bytes_per_second``, ``items_per_second``: over the last 15 s; ``mean_…``: since the stage began.
+    - ``eta``: estimated seconds to the end of the stage; None if unknown.
+    - ``silent``: ranks that have not answered lately.
+    - ``state``: changes by ``RunningJob.control``, for people.
+    - ``job``: the name of the job, if it is recorded.
+    """
+
+    time: float
+    elapsed: float
+    phase: str
+    found: int
+    copied: int
+    skipped: int
+    failed: int
+    unscanned: int
+    bytes: int
+    moved: int
+    found_bytes: int
+    to_verify: int
+    to_verify_bytes: int
+    verified: int
+    verified_bytes: int
+    handled_bytes: int
+    percent: float | None
+    bytes_per_second: float
+    mean_bytes_per_second: float
+    items_per_second: float
+    mean_items_per_second: float
+    eta: float | None
+    silent: Sequence[int]
+    state: str = ""
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class FailedItem:
+    """An item that failed.
+
+    - ``path``: the exact bytes of its path.
+    - ``operation``: the system call or the step that failed, such as ``open``.
+    - ``errno``: the error number; 0 if no system call failed.
+    - ``message``: the reason.
+    """
+
+    path: bytes
+    operation: str
+    errno: int
+    message: str
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the failure in a line of ``--errors``."""
+        return cls(b64decode(values["path_b64"]), values["operation"], values["errno"], values["message"])
+
+    def __str__(self) -> str:
+        return f"{self.path.decode(errors='backslashreplace')}: {self.operation}: {self.message}"
+
+    def as_os_error(self) -> OSError:
+        """Return the ``OSError`` that a system call would have raised."""
+        return OSError(self.errno, self.message, self.path)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A line of ``text`` that the program has printed for people."""
+
+    text: str
+
+
+Event = Progress | FailedItem | Notice
+"""What iterating over a running job yields."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An item that differs.
+
+    - ``path``: the exact bytes of its path, below the compared paths.
+    - ``difference``: ``changed``, ``missing`` or ``extra``; with the option ``compare``: ``only A``, ``only B`` or
+      ``differ``.
+    - ``properties``: with ``differ``: the properties that differ.
+    """
+
+    path: bytes
+    difference: str
+    properties: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the difference in a line of ``pverify --json``."""
+        return cls(b64decode(values["path_b64"]), values["difference"], tuple(values.get("in", ())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(JsonObject):
+    """What the summaries of all programs have.
+
+    - ``files``, ``directories``, ``symlinks``, ``special``: numbers of items of a type; ``bytes``: the sizes of files.
+    - ``excluded``: items that filters have left out; ``failed``: items that failed.
+    - ``seconds``: wall time of the run; ``ranks``: the number of ranks; ``exit_status``: the status of the program.
+    - ``filters``: where filters are set, if a configuration file sets some.
+    """
+
+    files: int
+    directories: int
+    symlinks: int
+    special: int
+    bytes: int
+    excluded: int
+    failed: int
+    seconds: float
+    ranks: int
+    exit_status: int
+    filters: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyResult(Result):
+    """The summary of ``copy``, ``sync`` and ``resume`` (docs/operations/errors.md); of all runs of the job.
+
+    - ``found``: items found; it is copied + skipped + failed.
+    - ``copied``: items copied; its parts are ``files``, ``directories``, ``symlinks``, ``special`` and ``hardlinks``.
+    - ``skipped``: items that exist and are kept; ``deleted``: items that a mirror has removed.
+    - ``changed``, ``vanished``: parts of ``failed``: the source changed during the copy, or no longer exists.
+    - ``excused``: attributes that could not be set and need not be; ``warnings``: items copied with a warning;
+      ``mended``: existing items whose metadata were updated.
+    - ``bytes``: the sizes of the copied files; ``bytes_per_second``: of this run.
+    - ``verified``, ``verified_bytes``: items, and bytes of files, that were read back and are correct.
+    - ``layouts``: on Lustre, the layouts of the new files; ``sequential``: True if each file was written in order.
+    - ``signature``: the signature of the source in hexadecimal digits, if the job has written one.
+    - ``job``: the name of the job, if it is kept and can be resumed.
+    - ``dry_run``: True if nothing was changed. Then ``actions`` has the number of items by action, ``sizes`` the files
+      by size, ``free_bytes`` and ``free_inodes`` what is free in the destination, and ``fits`` is False if that is too
+      little.
+    """
+
+    found: int
+    copied: int
+    hardlinks: int
+    skipped: int
+    deleted: int
+    changed: int
+    vanished: int
+    excused: int
+    warnings: int
+    mended: int
+    bytes_per_second: float
+    verified: int
+    verified_bytes: int
+    layouts: Sequence[Mapping[str, Any]]
+    sequential: bool
+    signature: str | None
+    job: str | None
+    dry_run: bool = False
+    actions: Mapping[str, int] | None = None
+    sizes: Sequence[Mapping[str, Any]] | None = None
+    free_bytes: int | None = None
+    free_inodes: int | None = None
+    fits: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareResult(Result):
+    """The summary of ``verify``, ``compare`` and ``sign``.
+
+    - ``same``: True if nothing differs; None if nothing was compared.
+    - ``differences``: the items that differ; it can be iterated several times.
+    - ``signature``: of the path, or of the first one, in hexadecimal digits; ``expected``: the one in the file.
+    - ``changed``, ``missing``, ``extra``: numbers of differences; None with the option ``compare``.
+    - ``bytes_per_second``: bytes read, by ``seconds``.
+    - With the option ``compare``: ``compared``: the properties; ``found``: items found; ``common``: items that both
+      trees have; ``only_a``, ``only_b``, ``differ``: numbers of differences; ``differ_in``: of each property.
+    """
+
+    same: bool | None
+    differences: JsonLines[Difference]
+    bytes_per_second: float
+    signature: str | None = None
+    expected: str | None = None
+    changed: int | None = None
+    missing: int | None = None
+    extra: int | None = None
+    compared: Sequence[str] | None = None
+    found: int | None = None
+    common: int | None = None
+    only_a: int | None = None
+    only_b: int | None = None
+    differ: int | None = None
+    differ_in: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveResult(Result):
+    """The summary of ``remove``.
+
+    - ``found``: items found; ``removed``: items removed, or that a dry run would remove.
+    - ``not_empty``: listed directories that were kept because they are not empty.
+    - ``dry_run``: True if nothing was removed.
+    """
+
+    found: int
+    removed: int
+    not_empty: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeResult(Result):
+    """The summary of ``change_modes``.
+
+    - ``found``: items found; it is changed + unchanged + excluded + failed.
+    - ``changed``: items that were changed, or that a dry run would change; ``unchanged``: items that needed no change.
+    - ``dry_run``: True if nothing was changed.
+    """
+
+    found: int
+    changed: int
+    unchanged: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractResult(Result):
+    """The summary of ``extract``.
+
+    - ``found``: members found; ``hardlinks``: members that are hard links.
+    - ``skipped``, ``changed``, ``vanished``, ``excused``, ``warnings``: as in ``CopyResult``.
+    - ``archive``: the absolute path of the archive, for people.
+    - ``dry_run``: True if nothing was written; ``sequential``: True if each file was written in order.
+    """
+
+    found: int
+    hardlinks: int
+    skipped: int
+    changed: int
+    vanished: int
+    excused: int
+    warnings: int
+    archive: str
+    dry_run: bool
+    sequential: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveResult(Result):
+    """The summary of ``archive``.
+
+    - ``found``: items found; ``hardlinks``: names of files that the archive already has.
+    - ``skipped``, ``changed``, ``vanished``, ``excused``, ``warnings``: as in ``CopyResult``.
+    - ``archive``: the absolute path of the archive, for people.
+    - ``dry_run``: True if nothing was written.
+    - ``signature``: the signature of the archived trees, if the option ``signature`` was given.
+    - ``pieces_resumed``: with the option ``resume``: parts of the archive that an earlier run has written.
+    """
+
+    found: int
+    hardlinks: int
+    skipped: int
+    changed: int
+    vanished: int
+    excused: int
+    warnings: int
+    archive: str
+    dry_run: bool
+    signature: str | None = None
+    pieces_resumed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripeResult(Result):
+    """The summary of ``restripe``.
+
+    - ``found``: items found.
+    - ``layouts``: objects with ``layout`` (in words), ``files`` and ``bytes``; ``osts``: files on each OST.
+    - ``fewer_stripes``, ``more_stripes``: files with fewer or more stripes than suit their size.
+    - ``restriped``: files that got another layout; ``dry_run``: True if none was changed.
+    """
+
+    found: int
+    layouts: Sequence[Mapping[str, Any]]
+    osts: Mapping[str, int]
+    fewer_stripes: int
+    more_stripes: int
+    restriped: int
+    dry_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnfinishedJob(JsonObject):
+    """A job that is not finished, as ``jobs`` returns it.
+
+    - ``job``: its name; ``directory``: the directory that records it.
+    - ``begun``: when it began, in seconds since 1970; ``runs``: how often it was started.
+    - ``sources``, ``destination``: absolute paths, for people.
+    - ``state``: ``running``, ``interrupted`` (killed) or how it ended; None if this version cannot use the job. Then
+      ``message`` says why, and the other fields are unknown.
+    - ``found``, ``copied``, ``skipped``, ``failed``, ``bytes``: its counts so far.
+    - ``locked``: the ranks that work on it: ``rank``, ``host``, ``pid``, ``began``.
+    - ``progress``: the last progress of a running job.
+    """
+
+    job: str
+    directory: _Path
+    state: str | None
+    message: str = ""
+    begun: float = 0.0
+    sources: Sequence[str] = ()
+    destination: str = ""
+    runs: int = 0
+    found: int = 0
+    copied: int = 0
+    skipped: int = 0
+    failed: int = 0
+    bytes: int = 0
+    locked: Sequence[Mapping[str, Any]] = ()
+    progress: Progress | None = None
+
+    @classmethod
+    def from_line(cls, values: dict[str, Any]) -> UnfinishedJob:
+        """Return the job in a line of ``pcopy --jobs --json``."""
+        del values["directory"]
+        directory, progress = b64decode(values.pop("directory_b64")), values.pop("progress", None)
+        return cls.from_json(values, directory=directory, progress=progress and Progress.from_json(progress))
+
+
+_MOST_LINES_IN_MEMORY = 10_000
+"""The number of lines that ``JsonLines`` keeps in memory; all further ones are in a temporary file."""
+
+
+class JsonLines(Generic[_Value]):
+    """JSON lines of any number, and the objects that they describe. It can be iterated several times."""
+
+    def __init__(self, parse: Callable[[Mapping[str, Any]], _Value]) -> None:
+        self._parse = parse
+        self._lines: list[bytes] = []
+        self._file: BinaryIO | None = None
+        self._count = 0
+
+    def append(self, line: bytes) -> None:
+        """Add a line, which ends with a newline."""
+        self._count += 1
+        if len(self._lines) < _MOST_LINES_IN_MEMORY:
+            self._lines.append(line)
+            return
+        if self._file is None:
+            from tempfile import TemporaryFile
+
+            self._file = TemporaryFile()  # noqa: SIM115
+        self._file.write(line)
+
+    def parsed(self, parse: Callable[[Mapping[str, Any]], _Other]) -> JsonLines[_Other]:
+        """Return the same lines, with other objects. No more lines may be added."""
+        others = JsonLines(parse)
+        others._lines, others._file, others._count = self._lines, self._file, self._count
+        return others
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_Value]:
+        from json import loads
+
+        return (self._parse(loads(line)) for line in self._all_lines())
+
+    def _all_lines(self) -> Iterable[bytes]:
+        yield from self._lines
+        if self._file is not None:
+            self._file.flush()
+            with open(f"/proc/self/fd/{self._file.fileno()}", "rb") as file:  # has a position of its own
+                yield from file

@@ -1,0 +1,437 @@
+"""A program that runs in a child process: ``RunningJob``.
+
+Rules:
+
+- The child is started by ``subprocess``, in a session of its own, without code of the caller between fork and exec.
+  No signal handler is installed.
+- The child's standard input is a pipe on which nothing is written. When the caller closes it, or ends in whatever way,
+  the program stops in order (``--stop-at-eof``). Launchers pass this on to rank 0.
+- Two threads read the child's outputs, so that the child never waits for the caller. Both end with the child.
+- Methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from json import loads
+from subprocess import PIPE, Popen
+from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+from pcopy.api.errors import Error, InternalError, Refused, Stopped
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pcopy.api.results import Event, JsonLines, Progress
+
+_Result = TypeVar("_Result")
+
+CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+"""The file that the child process runs."""
+
+_LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_STEP", "SLURM_STEPID")
+_LAUNCHER_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS")
+"""Variables by which a launcher describes the calling process, if that is a rank of an MPI program."""
+_SETTING_PREFIX = "OMPI_MCA_"
+_OWN_SETTING_PREFIXES = ("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_prte")
+"""Users set variables with the first prefix; those with the others are set by Open MPI's launcher."""
+
+_MOST_NOTICES = 100
+"""The number of lines for people that are kept, for error messages."""
+_MOST_NOTICES_IN_MESSAGE = 5
+"""The number of lines in a message."""
+
+
+class Request(NamedTuple, Generic[_Result]):
+    """A program to start.
+
+    Fields:
+
+    - ``program``: its name; ``words``: its arguments.
+    - ``finish``: returns the result, or raises an exception, when the program has ended.
+    - ``listed``: paths that ``--from`` is to list; None: the option is not given so.
+    - ``launcher``: the command that starts the ranks; empty: the program does.
+    - ``progress``: is called with each progress in the thread that waits.
+    - ``job``: the directory that the user has chosen for the job.
+    """
+
+    program: str
+    words: Sequence[bytes]
+    finish: Callable[[Ended], _Result]
+    listed: Sequence[bytes] | None = None
+    launcher: Sequence[str | bytes] = ()
+    progress: Callable[[Progress], object] | None = None
+    job: str | None = None
+
+
+class Ended(NamedTuple):
+    """How a program has ended.
+
+    Fields:
+
+    - ``status``: its exit status; negative: the number of the signal that has killed it.
+    - ``message``: the lines that it has printed for people, without its name.
+    - ``summary``: the object that it has printed at the end; None if it has printed none.
+    - ``lines``: the lines before that, such as differences.
+    - ``failures``: the lines about failures.
+    - ``job``: the name of the job, as far as it is known.
+    - ``is_requested``: True if the caller has stopped or killed it.
+    """
+
+    status: int
+    message: str
+    summary: dict[str, Any] | None
+    lines: JsonLines[Any]
+    failures: JsonLines[Any]
+    job: str | None
+    is_requested: bool
+
+
+class RunningJob(Generic[_Result]):
+    """A running program. ``start`` returns it.
+
+    ``with`` waits at the end of the block, and stops the program in order if an exception leaves the block. Iterating
+    yields ``Progress``, ``FailedItem`` and ``Notice`` objects from now on, until the program has ended. ``await`` waits
+    without blocking the event loop, which may also iterate (``async for``) and use ``async with``.
+    """
+
+    def __init__(self, request: Request[_Result], *, reads_output: bool = True) -> None:
+        """Start the program. With ``reads_output=False`` the caller reads ``output``. Raise ``OSError``."""
+        self._request = request
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[Event | None], object]] = []
+        self._ended = threading.Event()
+        self._progressed = threading.Event()
+        self._last: Progress | None = None
+        self._notices: deque[str] = deque(maxlen=_MOST_NOTICES)
+        self._summary: dict[str, Any] | None = None
+        self._is_stopped = False
+        self._is_reported = False  # True if ``wait`` has raised the exception
+        self._outcome: _Result | Exception
+        self._list = None if request.listed is None else _list_file(request.listed, request.launcher)
+        words, descriptors = [*request.words], []
+        if self._list is not None:
+            descriptors = [self._list.fileno()]
+            name = os.fsencode(self._list.name) if request.launcher else b"/dev/fd/%d" % descriptors[0]
+            words = [b"--null", b"--from=" + name, *words]
+        self._process = Popen(
+            [*request.launcher, sys.executable, "-P", CHILD, request.program, *words],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=child_environment(os.environ),
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+        # Imported only now: it takes some milliseconds, in which the program starts.
+        from pcopy.api.results import FailedItem, JsonLines
+
+        self._lines: JsonLines[Any] = JsonLines(dict)
+        self._failures: JsonLines[Any] = JsonLines(FailedItem.from_json)
+        reader = threading.Thread(target=self._read_output, daemon=True) if reads_output else None
+        threading.Thread(target=self._read_messages, args=(self._process.stderr, reader), daemon=True).start()
+
+    @property
+    def name(self) -> str | None:
+        """The name of the job, by which ``resume`` finds it; None if it is not recorded, or not yet known."""
+        return self._request.job or (self._last.job if self._last else None)
+
+    @property
+    def pid(self) -> int:
+        """The process, which leads a session and a process group of its own."""
+        return self._process.pid
+
+    def done(self) -> bool:
+        """Return True if the program has ended."""
+        return self._ended.is_set()
+
+    def progress(self) -> Progress | None:
+        """Return the last progress; None if there is none yet."""
+        return self._last
+
+    def wait(self, timeout: float | None = None) -> _Result:
+        """Wait until the program has ended, and return its result.
+
+        Raise ``TimeoutError`` after ``timeout`` seconds; the program continues. Raise ``Error`` if it has not done all.
+        If another exception is raised meanwhile, such as ``KeyboardInterrupt``, the program is stopped in order.
+        """
+        with self._stopping_on_error():
+            if self._request.progress is None:
+                self._ended.wait(timeout)
+            else:
+                for event in self._events(timeout):
+                    self._call_back(event)
+        if not self.done():
+            raise TimeoutError(f"{self._request.program} has not ended after {timeout} seconds")
+        return self._result_or_error()
+
+    def stop(self) -> None:
+        """Have the program stop in order, and return at once. A recorded job is kept."""
+        with self._lock:
+            self._is_stopped = True
+            with suppress(OSError):  # It has ended.
+                self._input.close()
+
+    def kill(self) -> None:
+        """Kill the program and its ranks on this host. Prefer ``stop``: what was not recorded yet is repeated."""
+        with self._lock:
+            self._is_stopped = True
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def control(
+        self,
+        *,
+        bwlimit: int | str | None = None,
+        oplimit: int | None = None,
+        active: int | None = None,
+        pause: bool | None = None,
+    ) -> Mapping[str, Any]:
+        """Change the running job (docs/operations/limits.md), and return its progress after the change.
+
+        ``bwlimit``: bytes per second; ``oplimit``: metadata operations per second; 0: no limit. ``active``: the number
+        of ranks that work. ``pause``: True pauses, False continues. Raise ``Refused`` if the job is not recorded.
+        """
+        while not (self._progressed.wait(0.1) or self.done()):
+            pass
+        if self.name is None or self.done():
+            raise Refused(f"{self._request.program}: only a copy that is recorded and runs can be changed")
+        changes = {"bwlimit": bwlimit, "oplimit": oplimit, "active": active}
+        words = [f"{word}={value}".encode() for word, value in changes.items() if value is not None]
+        words += [] if pause is None else [b"pause" if pause else b"resume"]
+        command = [b"--json", b"--control=" + os.fsencode(self.name), *words]
+        return run_command(command).summary or {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            with self._ignoring_known_error():
+                self.wait()
+            return
+        with self._stopping_on_error():
+            self.stop()
+            self._ended.wait()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._events(None)
+
+    def __await__(self) -> Generator[Any, Any, _Result]:
+        return self._wait_in_event_loop().__await__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with self._ignoring_known_error():
+                await self
+            return
+        self.stop()
+        async for _event in self:
+            pass
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        with self._listening(lambda event: loop.call_soon_threadsafe(events.put_nowait, event)):
+            while (event := await events.get()) is not None:
+                yield event
+
+    async def _wait_in_event_loop(self) -> _Result:
+        try:
+            async for event in self:
+                self._call_back(event)
+        except BaseException:  # A cancelled task, or an exception of the function that receives the progress.
+            self.stop()
+            raise
+        return self._result_or_error()
+
+    def _result_or_error(self) -> _Result:
+        """Return the result of the program, or raise its exception."""
+        if isinstance(self._outcome, Exception):
+            self._is_reported = True
+            raise self._outcome
+        return self._outcome
+
+    @contextmanager
+    def _ignoring_known_error(self) -> Iterator[None]:
+        """Context manager for the end of a block: ignore an exception that ``wait`` has raised before, and ``Stopped``
+        if the block has called ``stop``.
+        """
+        is_reported = self._is_reported
+        try:
+            yield
+        except Error as error:
+            if not (is_reported or (self._is_stopped and isinstance(error, Stopped))):
+                raise
+
+    def _call_back(self, event: Event) -> None:
+        """Pass progress to the function of the caller."""
+        from pcopy.api.results import Progress
+
+        if self._request.progress is not None and isinstance(event, Progress):
+            self._request.progress(event)
+
+    def _events(self, timeout: float | None) -> Iterator[Event]:
+        """Yield the events from now on, until the program has ended or ``timeout`` seconds have passed."""
+        from queue import Empty, SimpleQueue
+
+        until = None if timeout is None else time.monotonic() + timeout
+        events: SimpleQueue[Event | None] = SimpleQueue()
+        with self._listening(events.put), suppress(Empty):
+            while (event := events.get(timeout=until and max(0.0, until - time.monotonic()))) is not None:
+                yield event
+
+    @contextmanager
+    def _stopping_on_error(self) -> Iterator[None]:
+        """Context manager: after an exception stop the program in order and wait; after another one, kill it."""
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            try:
+                self._ended.wait()
+            except BaseException:
+                self.kill()
+                raise
+            raise
+
+    @contextmanager
+    def _listening(self, listener: Callable[[Event | None], object]) -> Iterator[None]:
+        """Context manager: ``listener`` is called with each event, and with None when the program has ended."""
+        with self._lock:
+            self._listeners.append(listener)
+            if self._ended.is_set():
+                listener(None)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners.remove(listener)
+
+    def _notify(self, event: Event | None) -> None:
+        """Pass an event to all listeners; None: the program has ended."""
+        with self._lock:
+            if event is None:
+                self._ended.set()
+            for listener in self._listeners:
+                with suppress(RuntimeError):  # The event loop is closed.
+                    listener(event)
+
+    def _read_output(self) -> None:
+        """Read the JSON lines of standard output; the last one is the summary."""
+        last = b""
+        with self.output as stream:
+            for line in stream:
+                if last:
+                    self._lines.append(last)
+                last = line
+        with suppress(ValueError):
+            self._summary = loads(last) if last.endswith(b"\n") else None
+
+    def _read_messages(self, stream: IO[bytes], reader: threading.Thread | None) -> None:
+        """Read standard error to its end: JSON lines with progress and failures, and lines for people. Then determine
+        the outcome. ``reader`` is the thread that reads standard output.
+        """
+        if reader is not None:
+            reader.start()
+        with stream:
+            for line in stream:
+                self._notify(self._event_in_line(line))
+        if reader is not None:
+            reader.join()
+        status = self._process.wait()
+        with self._lock, suppress(OSError):
+            self._input.close()
+        if self._list is not None:
+            self._list.close()
+        try:
+            self._outcome = self._request.finish(self._how_it_ended(status))
+        except Exception as error:
+            self._outcome = error
+        self._progressed.set()
+        self._notify(None)
+
+    def _event_in_line(self, line: bytes) -> Event:
+        """Return the event that a line of standard error describes."""
+        from pcopy.api.results import FailedItem, Notice, Progress
+
+        if line.startswith(b"{"):
+            with suppress(ValueError, KeyError, TypeError):  # Not a line of this format: a line for people.
+                values = loads(line)
+                if "elapsed" in values:
+                    self._last = Progress.from_json(values)
+                    self._progressed.set()
+                    return self._last
+                failure = FailedItem.from_json(values)
+                self._failures.append(line)
+                return failure
+        text = line.decode(errors="backslashreplace").rstrip("\n")
+        self._notices.append(text)
+        return Notice(text.removeprefix(f"{self._request.program}: "))
+
+    def _how_it_ended(self, status: int) -> Ended:
+        summary = self._summary
+        job = (summary or {}).get("job") if summary is not None else self.name
+        job = self._request.job if job is not None and self._request.job else job
+        return Ended(status, self._message(), summary, self._lines, self._failures, job, self._is_stopped)
+
+    def _message(self) -> str:
+        """Return the last lines for people that say why the program has ended."""
+        beginning = f"{self._request.program}: "
+        own = [line.removeprefix(beginning) for line in self._notices if line.startswith(beginning)]
+        own = [line for line in own if not line.startswith(("to go on: ", "if ranks are lost: "))]
+        return "; ".join([*(own or self._notices)][-_MOST_NOTICES_IN_MESSAGE:])
+
+
+def run_command(words: Sequence[bytes]) -> Ended:
+    """Run ``pcopy`` with a command on stored jobs, and return how it has ended. Raise ``Error`` if it failed."""
+
+    def finish(ended: Ended) -> Ended:
+        if ended.status:
+            raise (Refused if ended.status in (1, 2) else InternalError)(ended.message, status=ended.status)
+        return ended
+
+    return RunningJob(Request("pcopy", words, finish)).wait()
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the child: that of the caller, without the variables by which a launcher describes the
+    caller's own rank. The program would take itself for that rank.
+    """
+    return {name: value for name, value in environment.items() if not _is_of_launcher(name)}
+
+
+def _is_of_launcher(name: str) -> bool:
+    if name.startswith(_SETTING_PREFIX):
+        return name.startswith(_OWN_SETTING_PREFIXES)
+    return name.startswith(_LAUNCHER_PREFIXES) or name in _LAUNCHER_VARIABLES
+
+
+def _list_file(paths: Sequence[bytes], launcher: Sequence[str | bytes]) -> IO[bytes]:
+    """Return a temporary file that lists ``paths``. The child inherits its descriptor; ranks that a launcher starts
+    open the file by its name instead.
+    """
+    from tempfile import NamedTemporaryFile, TemporaryFile
+
+    file: IO[bytes] = NamedTemporaryFile(prefix="pcopy-list-") if launcher else TemporaryFile()  # noqa: SIM115
+    file.write(b"".join(path + b"\0" for path in paths))
+    file.seek(0)
+    return file

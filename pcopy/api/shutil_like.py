@@ -1,0 +1,127 @@
+"""``copytree`` and ``rmtree`` with the parameters and the exceptions of the functions of that name in ``shutil``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pcopy.api.errors import InvalidOption, ItemsFailed
+from pcopy.api.functions import copy, discard, remove
+from pcopy.api.results import FailedItem
+
+_Path = TypeVar("_Path", str, os.PathLike[str])
+_IGNORE_PATTERNS = shutil.ignore_patterns().__qualname__
+
+
+def copytree(
+    src: str | os.PathLike[str],
+    dst: _Path,
+    symlinks: bool = False,
+    ignore: Callable[[Any, list[str]], Any] | None = None,
+    copy_function: Callable[[str, str], object] = shutil.copy2,
+    ignore_dangling_symlinks: bool = False,
+    dirs_exist_ok: bool = False,
+    **options: Any,
+) -> _Path:
+    """Copy a tree as ``shutil.copytree`` does, and return ``dst``; ``options`` are those of ``copy``.
+
+    Owners, ACLs, sparse files and hard links are preserved, too, and FIFOs and devices are copied. ``ignore`` must be
+    the result of ``shutil.ignore_patterns``, and ``copy_function`` must be ``shutil.copy2``. If items failed, raise
+    ``shutil.Error`` with a list of (source, destination, reason); its ``__cause__`` is ``ItemsFailed``.
+    """
+    if copy_function is not shutil.copy2:
+        raise InvalidOption(
+            "copytree(copy_function=...): only shutil.copy2 is possible, since files are not copied here"
+        )
+    with os.scandir(src):  # Raises the exceptions of shutil.
+        pass
+    os.makedirs(dst, exist_ok=dirs_exist_ok)
+    if ignore is not None:
+        options = {"exclude": _patterns(ignore), **options}
+    try:
+        copy(src, dst, no_target_directory=True, dereference=not symlinks, **options)
+    except ItemsFailed as failed:
+        failures = [each for each in failed if not (ignore_dangling_symlinks and _is_dangling(each))]
+        if failures:
+            raise shutil.Error([_entry(each, os.fspath(src), os.fspath(dst)) for each in failures]) from failed
+        if failed.job is not None:
+            discard(failed.job)
+    return dst
+
+
+def rmtree(
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    ignore_errors: bool = False,
+    onerror: Callable[[Callable[..., Any], Any, Any], object] | None = None,
+    *,
+    onexc: Callable[[Callable[..., Any], Any, BaseException], object] | None = None,
+    dir_fd: int | None = None,
+    **options: Any,
+) -> None:
+    """Remove a tree as ``shutil.rmtree`` does; ``options`` are those of ``remove``.
+
+    Other items are removed even if one fails. Without a handler, the ``OSError`` of the first failure is raised; its
+    ``__cause__`` is ``ItemsFailed``. ``dir_fd`` is not possible.
+    """
+    if dir_fd is not None:
+        raise NotImplementedError("rmtree(dir_fd=...): another process removes the tree; give a path")
+
+    def handle(function: Callable[..., Any], failed: Any, error: OSError) -> None:
+        if ignore_errors:
+            return
+        if onexc is None and onerror is None:
+            raise error
+        try:
+            raise error
+        except OSError:
+            onexc(function, failed, error) if onexc is not None else onerror(function, failed, sys.exc_info())  # type: ignore[misc]
+
+    try:
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            raise OSError("Cannot call rmtree on a symbolic link")
+        with os.scandir(path):
+            pass
+    except OSError as error:
+        handle(os.path.islink if os.path.islink(path) else os.scandir, path, error)
+        return
+    try:
+        remove(path, **options)
+    except ItemsFailed as items:
+        for each in items:
+            shown = each.path if isinstance(path, bytes) else os.fsdecode(each.path)
+            failure = OSError(each.errno, each.message, shown)
+            failure.__cause__ = items
+            handle(getattr(os, each.operation, os.unlink), shown, failure)
+
+
+rmtree.avoids_symlink_attacks = True  # type: ignore[attr-defined]
+
+
+def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[str]:
+    """Return the patterns in the result of ``shutil.ignore_patterns``. Raise ``InvalidOption`` for another function."""
+    closure = getattr(ignore, "__closure__", None)
+    if getattr(ignore, "__qualname__", "") != _IGNORE_PATTERNS or not closure:
+        raise InvalidOption("copytree(ignore=...): only shutil.ignore_patterns is possible; or use the option exclude")
+    # A slash at the beginning or the end has another meaning for the program, and matches no name in fnmatch.
+    return [
+        f"\\{pattern}" if pattern[:1] in "#!" else pattern for pattern in closure[0].cell_contents if "/" not in pattern
+    ]
+
+
+def _is_dangling(failure: FailedItem) -> bool:
+    """Return True if the item that failed is a symbolic link that leads nowhere."""
+    return os.path.islink(failure.path) and not os.path.exists(failure.path)
+
+
+def _entry(failure: FailedItem, src: str, dst: str) -> tuple[str, str, str]:
+    """Return source, destination and reason for an item that failed; the program names one of its two paths."""
+    path, why = os.fsdecode(failure.path), f"[Errno {failure.errno}] {failure.message}"
+    for root in (src, dst):
+        rest = path[len(root) :].lstrip("/")
+        if path == root or (path.startswith(root) and (root.endswith("/") or path[len(root)] == "/")):
+            return (os.path.join(src, rest) if rest else src), (os.path.join(dst, rest) if rest else dst), why
+    return path, path, why
