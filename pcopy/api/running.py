@@ -344,7 +344,8 @@ class RunningJob(Generic[_Result]):
                     self._lines.append(last)
                 last = line
         with suppress(ValueError):
-            self._summary = loads(last) if last.endswith(b"\n") else None
+            summary = loads(last) if last.endswith(b"\n") else None
+            self._summary = summary if isinstance(summary, dict) else None
 
     def _read_messages(self, stream: IO[bytes], reader: threading.Thread | None) -> None:
         """Read standard error to its end: JSON lines with progress and failures, and lines for people. Then determine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -13,7 +14,7 @@ from pcopy.api.errors import InvalidOption, ItemsFailed
 from pcopy.api.functions import copy, discard, remove
 from pcopy.api.results import FailedItem
 
-_Path = TypeVar("_Path", str, os.PathLike[str])
+_Path = TypeVar("_Path", bound=str | os.PathLike[str])
 _IGNORE_PATTERNS = shutil.ignore_patterns().__qualname__
 
 
@@ -37,17 +38,18 @@ def copytree(
         raise InvalidOption(
             "copytree(copy_function=...): only shutil.copy2 is possible, since files are not copied here"
         )
-    with os.scandir(src):  # Raises the exceptions of shutil.
-        pass
-    os.makedirs(dst, exist_ok=dirs_exist_ok)
     if ignore is not None:
         options = {"exclude": _patterns(ignore), **options}
+    copy.request((src, dst), dict(options))  # raises InvalidOption
+    with os.scandir(src):  # raises the exceptions of shutil
+        pass
+    os.makedirs(dst, exist_ok=dirs_exist_ok)
     try:
         copy(src, dst, no_target_directory=True, dereference=not symlinks, **options)
     except ItemsFailed as failed:
         failures = [each for each in failed if not (ignore_dangling_symlinks and _is_dangling(each))]
         if failures:
-            raise shutil.Error([_entry(each, os.fspath(src), os.fspath(dst)) for each in failures]) from failed
+            raise shutil.Error([_entry(each, os.fsdecode(src), os.fsdecode(dst)) for each in failures]) from failed
         if failed.job is not None:
             discard(failed.job)
     return dst
@@ -93,7 +95,9 @@ def rmtree(
     except ItemsFailed as items:
         for each in items:
             shown = each.path if isinstance(path, bytes) else os.fsdecode(each.path)
-            failure = OSError(each.errno, each.message, shown)
+            # The program knows mount points without asking the system.
+            number = each.errno or (errno.EBUSY if os.path.ismount(each.path) else errno.EIO)
+            failure = OSError(number, each.message if each.errno else os.strerror(number), shown)
             failure.__cause__ = items
             handle(getattr(os, each.operation, os.unlink), shown, failure)
 

@@ -91,9 +91,9 @@ def test_copy_does_not_outlive_a_starter_that_is_killed(area: Path, source: Path
     with subprocess.Popen(words, env=environment, cwd=area, stdout=subprocess.PIPE) as process:
         assert process.stdout
         child = int(process.stdout.readline())
-        wait_until(lambda: b'{"time"' in (area / "messages").read_bytes())
+        assert wait_until(lambda: b'{"time"' in (area / "messages").read_bytes())
         process.kill()
-    wait_until(lambda: not Path(f"/proc/{child}").exists())
+    assert wait_until(lambda: not Path(f"/proc/{child}").exists())
     assert b"pcopy: to go on: pcopy --resume " in (area / "messages").read_bytes()
 
 

@@ -1,0 +1,156 @@
+"""What is generated from the table of options: keywords, types and the reference. The types are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import pcopy
+from pcopy.api import functions
+from pcopy.cli.argument_types import Option
+from pcopy.cli.programs import load_program
+from tests.support.command import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "docs/reference"))
+import draw_python  # type: ignore[import-not-found]
+
+STUB = REPOSITORY / "pcopy/__init__.pyi"
+PUBLIC: list[str] = vars(pcopy)["__all__"]
+
+
+def test_generated_files_are_up_to_date() -> None:
+    for file, text in draw_python.generated_files().items():
+        assert file.read_text() == text, f"{file}: run docs/reference/draw_python.py"
+
+
+@pytest.mark.parametrize("program", ["pcopy", "psync", "pverify", "prm", "pchmod", "ptar", "pstripe", "pwalk"])
+def test_new_option_becomes_a_keyword(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the files are generated again, the test above fails."""
+    command_line = load_program(program)
+    new = Option("--new-size", program, command_line.options[0].group, "a new option", value="SIZE")
+    names = [name for name in draw_python.FUNCTIONS if getattr(functions, name).program == program and name != "resume"]
+    monkeypatch.setitem(command_line.__dict__, "options", (*command_line.options, new))
+    text = draw_python.stub()
+    assert text.count("\n    new_size: int | str | None = ...,\n") == len(names) > 0
+    assert '"new_size": {' in draw_python.keywords_module()
+    assert "`new_size`" in draw_python.reference()
+    monkeypatch.setitem(command_line.__dict__, "options", (*command_line.options, new._replace(value="NEW")))
+    with pytest.raises(SystemExit, match="add the placeholder NEW"):
+        draw_python.stub()
+
+
+def test_each_option_is_a_keyword_or_left_out() -> None:
+    elsewhere = {("psync", "no_target_directory"), ("psync", "mirror"), ("pwalk", "force")}  # always so, or no effect
+    for program in ("pcopy", "psync", "pverify", "prm", "pchmod", "ptar", "pstripe", "pwalk"):
+        names = [name for name in draw_python.FUNCTIONS if getattr(functions, name).program == program]
+        known = {keyword.option.key for name in names for keyword in draw_python.keywords_of(name)}
+        operands = [getattr(functions, name).operands for name in names]
+        parameters = {each for function in operands for each in inspect.signature(function).parameters}
+        parameters |= {*draw_python.FUNCTIONS}  # such as --resume
+        for option in load_program(program).options:
+            name = option.key.replace("-", "_")
+            if not name or not option.is_listed or option.help.startswith("no effect") or (program, name) in elsewhere:
+                continue
+            assert option.key in known or name in parameters or name in draw_python.LEFT_OUT, (program, option.key)
+
+
+def test_names_of_the_stub_are_those_of_the_module() -> None:
+    defined = {"__version__", "OLDEST_PYTHON", "Paths", "StrOrBytesPath"}
+    names: set[str] = set()
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+            assert ast.get_docstring(node), node.name
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("pcopy."):
+            names |= {alias.asname or alias.name for alias in node.names}
+    assert names - defined == set(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(pcopy, name) is not None, name
+        assert name in dir(pcopy)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = pcopy.nothing  # type: ignore[attr-defined]
+
+
+def test_functions_stay_if_their_namesakes_are_imported() -> None:
+    """The packages pcopy.archive, pcopy.jobs and pcopy.walk have names of functions."""
+    import pcopy.archive.acl_text
+    import pcopy.jobs.lock
+    import pcopy.walk.globbing
+    from pcopy.jobs import spool
+
+    assert isinstance(spool, ModuleType)
+    assert [pcopy.archive, pcopy.jobs, pcopy.walk] == [functions.archive, functions.jobs, functions.walk]
+
+
+def test_signatures_are_shown_by_notebooks() -> None:
+    shown = inspect.signature(pcopy.copy)
+    assert list(shown.parameters)[:3] == ["source", "destination", "ranks"]
+    assert shown.parameters["existing"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert "Copy ``source``" in (inspect.getdoc(pcopy.copy) or "")
+    assert repr(pcopy.copy) == "<function pcopy.copy>"
+
+
+GOOD = """\
+from datetime import timedelta
+from pathlib import Path
+import pcopy
+
+result: pcopy.CopyResult = pcopy.copy("a", Path("b"), existing="changed", bwlimit=1 << 20, exclude=["x", b"y"])
+count: int = pcopy.copy(["a", b"b"], "c", dry_run="all", checkpoint_interval=timedelta(minutes=1), ranks=None).copied
+for entry in pcopy.walk("a", ["-type", "f"], newer_than="7d"):
+    path: bytes = entry.path
+job: pcopy.RunningJob[pcopy.CopyResult] = pcopy.start(pcopy.sync, "a", "b", max_delete=3, launcher=["srun"])
+for event in job:
+    if isinstance(event, pcopy.Progress):
+        print(event.percent)
+same: bool | None = pcopy.compare("a", "b", compare=["size"]).same
+for difference in pcopy.compare("a", "b").differences:
+    print(difference.path + b"")
+try:
+    pcopy.remove(["a"], progress=lambda progress: print(progress.found))
+except pcopy.ItemsFailed as failed:
+    names: list[bytes] = [item.path for item in failed]
+    pcopy.resume(failed.job)
+pcopy.discard(pcopy.jobs()[0])
+target: Path = pcopy.copytree("a", Path("b"), dirs_exist_ok=True)
+
+
+async def wait() -> pcopy.ArchiveResult:
+    async with pcopy.start(pcopy.archive, "a", "b.tar") as running:
+        async for event in running:
+            print(event)
+        return await running
+"""
+BAD = {
+    'pcopy.copy("a", "b", exsting="changed")': "call-arg",
+    'pcopy.copy("a", "b", existing="old")': "arg-type",
+    'pcopy.copy("a", "b", ranks="2")': "arg-type",
+    'pcopy.copy("a")': "call-arg",
+    'pcopy.copy(1, "b")': "arg-type",
+    'pcopy.remove("a", bwlimit=1)': "call-arg",
+    'pcopy.copy("a", "b", exclude=[1])': "list-item",
+    'pcopy.start(pcopy.copy, "a", "b", exsting="changed")': "call-arg",
+    'pcopy.start(pcopy.copy, "a")': "call-arg",
+    'pcopy.copy("a", "b").nothing': "attr-defined",
+    'pcopy.copy("a", "b").copied = 1': "misc",
+    "pcopy.Nothing": "attr-defined",
+}
+
+
+def test_types_are_checked_by_mypy(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bad.py").write_text("import pcopy\n" + "\n".join(BAD) + "\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", "--cache-dir"]
+    command += [str(tmp_path / "cache"), "good.py", "bad.py"]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+    found = [line for line in run.stdout.splitlines() if ": error: " in line]
+    assert [line for line in found if not line.startswith("bad.py:")] == [], run.stdout + run.stderr
+    for number, (statement, code) in enumerate(BAD.items(), 2):
+        own = [line for line in found if line.startswith(f"bad.py:{number}: ")]
+        assert any(line.endswith(f"[{code}]") for line in own), (statement, own)
