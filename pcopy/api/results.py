@@ -140,18 +140,15 @@ class Difference:
 class Result(JsonObject):
     """What the summaries of all programs have.
 
-    - ``files``, ``directories``, ``symlinks``, ``special``: numbers of items of a type; ``bytes``: the sizes of files.
-    - ``excluded``: items that filters have left out; ``failed``: items that failed.
+    - ``files``, ``directories``: numbers of items of these types; ``bytes``: the sizes of the files.
+    - ``failed``: items that failed.
     - ``seconds``: wall time of the run; ``ranks``: the number of ranks; ``exit_status``: the status of the program.
     - ``filters``: where filters are set, if a configuration file sets some.
     """
 
     files: int
     directories: int
-    symlinks: int
-    special: int
     bytes: int
-    excluded: int
     failed: int
     seconds: float
     ranks: int
@@ -160,7 +157,20 @@ class Result(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyResult(Result):
+class TreeResult(Result):
+    """What the summaries of all programs but ``pstripe`` have.
+
+    - ``symlinks``, ``special``: numbers of symbolic links, and of FIFOs, sockets and devices.
+    - ``excluded``: items that filters have left out.
+    """
+
+    symlinks: int
+    special: int
+    excluded: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyResult(TreeResult):
     """The summary of ``copy``, ``sync`` and ``resume`` (docs/operations/errors.md); of all runs of the job.
 
     - ``found``: items found; it is copied + skipped + failed.
@@ -205,7 +215,7 @@ class CopyResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareResult(Result):
+class CompareResult(TreeResult):
     """The summary of ``verify``, ``compare`` and ``sign``.
 
     - ``same``: True if nothing differs; None if nothing was compared.
@@ -235,7 +245,7 @@ class CompareResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoveResult(Result):
+class RemoveResult(TreeResult):
     """The summary of ``remove``.
 
     - ``found``: items found; ``removed``: items removed, or that a dry run would remove.
@@ -250,7 +260,7 @@ class RemoveResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeResult(Result):
+class ChangeResult(TreeResult):
     """The summary of ``change_modes``.
 
     - ``found``: items found; it is changed + unchanged + excluded + failed.
@@ -265,7 +275,7 @@ class ChangeResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractResult(Result):
+class ExtractResult(TreeResult):
     """The summary of ``extract``.
 
     - ``found``: members found; ``hardlinks``: members that are hard links.
@@ -287,7 +297,7 @@ class ExtractResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveResult(Result):
+class ArchiveResult(TreeResult):
     """The summary of ``archive``.
 
     - ``found``: items found; ``hardlinks``: names of files that the archive already has.
@@ -315,13 +325,14 @@ class ArchiveResult(Result):
 class StripeResult(Result):
     """The summary of ``restripe``.
 
-    - ``found``: items found.
+    - ``found``: items found; ``skipped``: files that were kept as they are.
     - ``layouts``: objects with ``layout`` (in words), ``files`` and ``bytes``; ``osts``: files on each OST.
     - ``fewer_stripes``, ``more_stripes``: files with fewer or more stripes than suit their size.
     - ``restriped``: files that got another layout; ``dry_run``: True if none was changed.
     """
 
     found: int
+    skipped: int
     layouts: Sequence[Mapping[str, Any]]
     osts: Mapping[str, int]
     fewer_stripes: int

@@ -358,7 +358,7 @@ def test_results_have_the_keys_that_programs_print(area: Path, tree: Path, name:
     assert dict(result.other) == {}
     assert {key: getattr(result, key) for key in printed} == printed
     text = inspect.getdoc(kind) or ""
-    for key in {*printed} - {*results.Result.__dataclass_fields__}:
+    for key in {*printed} - {*results.TreeResult.__dataclass_fields__}:
         assert f"``{key}``" in text, key
 
 

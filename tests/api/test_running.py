@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import pcopy
 from pcopy.api import running
 from tests.api.conftest import processes_with
-from tests.support.command import mpiexec
+from tests.support.command import BEING_WRITTEN, REPOSITORY, mpiexec
 from tests.support.oracle import differences
 from tests.support.processes import HANGS, PROMPT, wait_until
 from tests.support.warm import TOKEN
@@ -402,6 +403,43 @@ class TestAsyncio:
             return job
 
         assert asyncio.run(begin()).wait(HANGS).failed == 0
+
+
+class TestChild:
+    def test_child_runs_the_package_of_the_caller(self, area: Path) -> None:
+        """Whatever is first on the module search path, and whatever the working directory contains."""
+        shutil.copytree(REPOSITORY / "pcopy", area / "own/pcopy", ignore=BEING_WRITTEN)
+        start = area / "own/pcopy/__init__.py"
+        start.write_text(start.read_text().replace(f'"{pcopy.__version__}"', '"99.9"'))
+        for name in ("yaml.py", "pcopy.py", "json.py"):
+            (area / name).write_text("1 / 0")
+        (area / "source").write_text("contents")
+        code = (
+            f"import sys; sys.path[0] = {str(area / 'own')!r}; import subprocess, pcopy, pcopy.api.running as running\n"
+            "print(subprocess.check_output([sys.executable, '-P', running.CHILD, 'pcopy', '--version'], text=True))\n"
+            "print(pcopy.copy('source', 'copy').copied)"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        words = [sys.executable, "-c", code]
+        run = subprocess.run(words, check=False, capture_output=True, text=True, cwd=area, env=environment)
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.startswith("pcopy 99.9 (kernel ")
+        assert run.stdout.endswith("\n1\n")
+
+    def test_second_interrupt_kills_the_job(self, area: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        job = pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY)
+        begun(job)
+        os.kill(job.pid, signal.SIGSTOP)  # It cannot stop in order.
+        timers = [threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)) for seconds in (0.3, 0.8)]
+        for timer in timers:
+            timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            job.wait()
+        for timer in timers:
+            timer.join()
+        with pytest.raises(pcopy.InternalError, match="killed by signal 9") as killed:
+            job.wait(PROMPT)
+        resume_and_compare(killed.value.job, large, area / "copy")
 
 
 class TestLaunchers:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.programs import PROGRAMS
+from pcopy.launch import interrupts
 from tests.support.command import Argument, command, pcopy, pverify, show
 from tests.support.faults import READS, Fault
 from tests.support.processes import HANGS, wait_until
@@ -142,3 +144,14 @@ def test_verification_writes_its_failures_to_a_file(area: Path, source: Path) ->
     (failure,) = map(json.loads, (area / "failed").read_text().splitlines())
     assert base64.b64decode(failure["path_b64"]) == os.fsencode(area / "other/file")
     assert (failure["operation"], failure["errno"]) == ("read", errno.EREMOTEIO)
+
+
+@pytest.mark.parametrize(("rank", "expected"), [("0", ["watched"]), ("1", [])])
+def test_only_rank_0_watches_its_input(rank: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launchers pass their input to rank 0; other ranks may have /dev/null."""
+    calls: list[str] = []
+    monkeypatch.setattr(interrupts, "stop_when_standard_input_ends", lambda: calls.append("watched"))
+    for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    assert PCOPY.main(["--stop-at-eof", "--version"]) == 0
+    assert calls == expected
