@@ -341,6 +341,7 @@ COMMON_OPTIONS: tuple[Option, ...] = (
         nargs="?",
         const=PROGRESS_CHOICES[0],
         default=PROGRESS_CHOICES[0],
+        excludes={"json": "quiet"},
         with_commands="resume",
     ),
     Option(

@@ -102,6 +102,7 @@ PWALK_OPTIONS: tuple[Option, ...] = (
         "what is written",
         "print JSON lines, the format of a FILE that ends in .jsonl",
         in_files=False,
+        excludes="json",
     ),
     Option(
         "--print0",

@@ -93,6 +93,20 @@ class TestProgress:
         assert unfinished.state == "stopped"
         resume_and_compare(unfinished.job, large, area / "copy")
 
+    def test_configuration_files_do_not_hide_it(self, area: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (area / "configuration").mkdir()
+        text = "quiet: true\nverbose: 2\njson: true\nprogress: none\nerrors: failures\nexclude: ['*.tmp']\n"
+        (area / "configuration/pcopy.yaml").write_text(text)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(area / "configuration"))
+        steps: list[pcopy.Progress] = []
+        (area / "copy/link/full").mkdir(parents=True)
+        with pytest.raises(pcopy.ItemsFailed) as failed:
+            pcopy.copy(tree, area / "copy", no_target_directory=True, progress=steps.append)
+        assert len(failed.value.failures) == 1
+        assert failed.value.result.excluded == 1
+        assert steps
+        assert len(list(pcopy.walk(tree))) == 10 - 1
+
 
 class TestStops:
     def test_stop_and_resume(self, area: Path, large: Path) -> None:

@@ -110,8 +110,11 @@ def test_another_reader_of_standard_input_is_refused(area: Path, source: Path, w
     line, environment = command("--stop-at-eof", *words, source, area / "copy")
     with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr
+        try:
+            assert process.wait(HANGS) == 2
+        finally:
+            process.kill()
         message = process.stderr.read().decode()
-        assert process.wait(HANGS) == 2
     option = words[0].partition("=")[0]
     assert message == f"pcopy: {option} reads standard input, and so does --stop-at-eof: name a file\n"
 
