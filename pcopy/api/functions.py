@@ -46,7 +46,8 @@ class Function(Generic[_Result]):
         self.different = different
         self.__name__ = self.__qualname__ = operands.__name__
         self.__module__ = "pcopy"
-        self.__doc__ = f"{operands.__doc__}\nThe options are those of {program} (docs/reference/python.md)."
+        text = (operands.__doc__ or "").rstrip()
+        self.__doc__ = f"{text}\n\n    The options are those of {program} (docs/reference/python.md)."
         code = operands.__code__
         self._parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
