@@ -131,7 +131,7 @@ def copy(
     - ``larger_than``: only files above SIZE
     - ``smaller_than``: only files below SIZE
     - ``from_``: copy what FILE lists (-: standard input), a path below SRC on each line, and the directories that lead there; a directory that is listed is copied whole
-    - ``null``: paths in --from end with a NUL, as find -print0 writes them
+    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
     - ``mirror``: make DST equal to SRC: the same as --existing changed --delete
     - ``delete``: delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is deleted
     - ``max_delete``: delete nothing if more than N items would have to be deleted
@@ -603,7 +603,7 @@ def remove(
     force: bool | None = ...,
     from_: Paths | None = ...,
     null: bool | None = ...,
-    dry_run: bool | None = ...,
+    dry_run: bool | Literal["changes", "all"] | None = ...,
     exclude: str | bytes | Sequence[str | bytes] | None = ...,
     include: str | bytes | Sequence[str | bytes] | None = ...,
     exclude_from: Paths | None = ...,
@@ -632,7 +632,7 @@ def remove(
     - ``force``: do not ask, and ignore a PATH that does not exist
     - ``from_``: only what FILE lists is removed (-: standard input): one path per line, or a listing that pwalk has saved
     - ``null``: the paths in --from end with a NUL, as find -print0 writes them
-    - ``dry_run``: list what would be removed, and how much; change nothing
+    - ``dry_run``: list what would be removed (with WHICH all: also the rest), then how much; change nothing
     - ``exclude``: leave out items that match; directories that are left out are not read
     - ``include``: select items that match, even if an earlier --exclude matches them
     - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
@@ -665,7 +665,7 @@ def change_modes(
     acl_from: StrOrBytesPath | None = ...,
     from_: Paths | None = ...,
     null: bool | None = ...,
-    dry_run: bool | None = ...,
+    dry_run: bool | Literal["changes", "all"] | None = ...,
     exclude: str | bytes | Sequence[str | bytes] | None = ...,
     include: str | bytes | Sequence[str | bytes] | None = ...,
     exclude_from: Paths | None = ...,
@@ -699,7 +699,7 @@ def change_modes(
     - ``acl_from``: the ACL of FILE; if FILE is a directory, directories also get its default ACL
     - ``from_``: only what FILE lists is changed (-: standard input): one path per line, or a listing that pwalk has saved
     - ``null``: the paths in --from end with a NUL, as find -print0 writes them
-    - ``dry_run``: list what would be changed, and how; change nothing
+    - ``dry_run``: list the items that would be changed (with WHICH all: all items), and how: mode, owner, acl; change nothing
     - ``exclude``: leave out items that match; directories that are left out are not read
     - ``include``: select items that match, even if an earlier --exclude matches them
     - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
@@ -738,7 +738,7 @@ def archive(
     checkpoint_interval: float | timedelta | None = ...,
     from_: Paths | None = ...,
     null: bool | None = ...,
-    dry_run: bool | None = ...,
+    dry_run: bool | Literal["changes", "all"] | None = ...,
     hash: Literal["xxh3-128", "blake3"] | None = ...,
     block_size: int | str | None = ...,
     exclude: str | bytes | Sequence[str | bytes] | None = ...,
@@ -779,8 +779,8 @@ def archive(
     - ``resume``: -c: continue the archive that an interrupted run of the same command has begun, if there is one
     - ``checkpoint_interval``: -c: time between two records of the progress, for --resume (default 60)
     - ``from_``: -c: archive only what FILE lists (-: standard input), each directory with all that is in it; FILE has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the MEMBERs
-    - ``null``: the paths in -T end with a NUL, as find -print0 writes them
-    - ``dry_run``: -c and -x: list what would be archived or unpacked; change nothing
+    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
+    - ``dry_run``: -c and -x: list what would be archived or unpacked (with WHICH all: also what is left out); change nothing. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
     - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
     - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
     - ``exclude``: leave out items that match; directories that are left out are not read
@@ -818,7 +818,7 @@ def extract(
     signature: StrOrBytesPath | None = ...,
     from_: Paths | None = ...,
     null: bool | None = ...,
-    dry_run: bool | None = ...,
+    dry_run: bool | Literal["changes", "all"] | None = ...,
     hash: Literal["xxh3-128", "blake3"] | None = ...,
     block_size: int | str | None = ...,
     exclude: str | bytes | Sequence[str | bytes] | None = ...,
@@ -853,8 +853,8 @@ def extract(
     - ``numeric_owner``: use numbers for owners and groups, not names
     - ``signature``: -c: write the signature of PATH to FILE, for pverify to check the unpacked tree; -t: read the contents of the archive, and write their signature to FILE
     - ``from_``: -c: archive only what FILE lists (-: standard input), each directory with all that is in it; FILE has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the MEMBERs
-    - ``null``: the paths in -T end with a NUL, as find -print0 writes them
-    - ``dry_run``: -c and -x: list what would be archived or unpacked; change nothing
+    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
+    - ``dry_run``: -c and -x: list what would be archived or unpacked (with WHICH all: also what is left out); change nothing. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
     - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
     - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
     - ``exclude``: leave out items that match; directories that are left out are not read
@@ -886,7 +886,7 @@ def restripe(
     *,
     stripe: str | int | None = ...,
     stripe_table: str | int | None = ...,
-    dry_run: bool | None = ...,
+    dry_run: bool | Literal["changes", "all"] | None = ...,
     exclude: str | bytes | Sequence[str | bytes] | None = ...,
     include: str | bytes | Sequence[str | bytes] | None = ...,
     exclude_from: Paths | None = ...,
@@ -912,7 +912,7 @@ def restripe(
 
     - ``stripe``: give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE]: COUNT stripes (-1: on all OSTs) of SIZE bytes each
     - ``stripe_table``: for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72
-    - ``dry_run``: print how many files would get another layout; change nothing
+    - ``dry_run``: list the files that would get another layout, with the old and the new one (with WHICH all: all files), then totals; change nothing
     - ``exclude``: leave out items that match; directories that are left out are not read
     - ``include``: select items that match, even if an earlier --exclude matches them
     - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input

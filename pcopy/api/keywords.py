@@ -10,8 +10,8 @@ KEYWORDS: dict[str, dict[str, str]] = {
             "archive", "extract", "restripe",), "integer"),
     },
     "dry_run": {
-        **dict.fromkeys(("copy", "sync",), "flag choice changes all"),
-        **dict.fromkeys(("remove", "change_modes", "archive", "extract", "restripe",), "flag"),
+        **dict.fromkeys(("copy", "sync", "remove", "change_modes", "archive", "extract", "restripe",),
+            "flag choice changes all"),
     },
     "update": {
         **dict.fromkeys(("copy", "sync",), "flag"),
