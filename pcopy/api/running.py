@@ -344,7 +344,7 @@ class RunningJob(Generic[_Result]):
                     self._lines.append(last)
                 last = line
         with suppress(ValueError):
-            summary = loads(last) if last.endswith(b"\n") else None
+            summary = loads(last)
             self._summary = summary if isinstance(summary, dict) else None
 
     def _read_messages(self, stream: IO[bytes], reader: threading.Thread | None) -> None:

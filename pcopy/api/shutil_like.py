@@ -110,10 +110,9 @@ def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[str]:
     closure = getattr(ignore, "__closure__", None)
     if getattr(ignore, "__qualname__", "") != _IGNORE_PATTERNS or not closure:
         raise InvalidOption("copytree(ignore=...): only shutil.ignore_patterns is possible; or use the option exclude")
-    # A slash at the beginning or the end has another meaning for the program, and matches no name in fnmatch.
-    return [
-        f"\\{pattern}" if pattern[:1] in "#!" else pattern for pattern in closure[0].cell_contents if "/" not in pattern
-    ]
+    # For fnmatch "!" at the beginning and backslashes are themselves, and a pattern with a slash matches no name.
+    names = [pattern.replace("\\", "\\\\") for pattern in closure[0].cell_contents if pattern and "/" not in pattern]
+    return [f"\\{name}" if name.startswith("!") else name for name in names]
 
 
 def _is_dangling(failure: FailedItem) -> bool:

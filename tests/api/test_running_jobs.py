@@ -301,6 +301,14 @@ class TestWalks:
             del walk
         assert processes_with(os.environ[TOKEN]) == []
 
+    def test_walk_that_finds_nothing_is_closed(self, wide: Path) -> None:
+        walk = pcopy.walk(wide, ["-name", "nothing"], oplimit=100, ranks=1)  # It takes more than three minutes.
+        time.sleep(0.5)
+        begun = time.monotonic()
+        walk.close()
+        assert time.monotonic() - begun < PROMPT
+        assert processes_with(os.environ[TOKEN]) == []
+
     def test_memory_is_bounded(self, wide: Path) -> None:
         """The child waits while nothing is read."""
         walk = pcopy.walk(wide, ranks=1)

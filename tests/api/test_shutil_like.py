@@ -28,7 +28,8 @@ def plain(area: Path) -> Path:
     (top / "inner/deep").mkdir(parents=True)
     (top / "inner/file").write_bytes(b"contents")
     (top / "inner/file.pyc").write_bytes(b"compiled")
-    (top / "#hash").write_bytes(b"")
+    for name in ("#hash", "!bang", "back\\slash"):
+        (top / name).write_bytes(b"")
     (top / "link").symlink_to("inner/file")
     (top / "inner").chmod(0o750)
     os.utime(top / "inner/file", ns=(10**18 + 1, 10**18 + 7))
@@ -73,7 +74,9 @@ def test_copytree_of_what_is_no_directory(area: Path, plain: Path, module: Any, 
 
 
 @BOTH
-@pytest.mark.parametrize("patterns", [("*.pyc", "deep"), ("#*",), ("[!fi]*",), ("inner/file",), ()])
+@pytest.mark.parametrize(
+    "patterns", [("*.pyc", "deep"), ("#*",), ("[!fi]*",), ("!*", ""), ("back\\slash",), ("inner/file",), ()]
+)
 def test_copytree_with_patterns(area: Path, plain: Path, module: Any, patterns: tuple[str, ...]) -> None:
     module.copytree(plain, area / "copy", ignore=shutil.ignore_patterns(*patterns), symlinks=True)
     shutil.copytree(plain, area / "expected", ignore=shutil.ignore_patterns(*patterns), symlinks=True)
