@@ -71,11 +71,26 @@ class TestCopies:
         assert not (area / "fewer/inner/file.tmp").exists()
 
     def test_times_of_each_kind(self, area: Path, tree: Path) -> None:
-        old = datetime(2001, 9, 9)
         for when in (timedelta(days=1), 86400.0, "1d", date(2002, 1, 1), datetime(2002, 1, 1, 12)):
             pcopy.copy(tree, area / "copy", older_than=when, no_target_directory=True, dry_run=True)
             result = pcopy.copy(tree / "inner", area / f"copy {when}", older_than=when)
-            assert result.files == 1, (when, old)  # of the year 2001
+            assert result.files == 1, when  # of the year 2001
+
+    @pytest.mark.parametrize(
+        ("when", "word"),
+        [
+            (timedelta(hours=1), b"3600s"),
+            (1.5, b"1.5s"),
+            (0.001, b"0.001s"),
+            (60, b"60s"),
+            ("7d", b"7d"),
+            (date(2002, 1, 2), b"2002-01-02"),
+            (datetime(2002, 1, 2, 3, 4), b"2002-01-02T03:04:00"),
+        ],
+    )
+    def test_words_of_times(self, when: Any, word: bytes) -> None:
+        words = functions.copy.request(("a", "b"), {"newer_than": when}).words
+        assert [each for each in words if each.startswith(b"--newer")] == [b"--newer-than=" + word]
 
     def test_dry_run_changes_nothing(self, area: Path, tree: Path) -> None:
         result = pcopy.copy(tree, area / "copy", dry_run=True)
