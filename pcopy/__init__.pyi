@@ -109,7 +109,7 @@ def copy(
 ) -> CopyResult:
     """Copy ``source``, one or several paths, to ``destination`` or, if that is an existing directory, into it.
 
-    A trailing slash means the contents of a directory, as on the command line (docs/operations/paths.md).
+    A trailing slash means the contents of a directory, as on the command line.
 
     Options:
 

@@ -47,7 +47,7 @@ class Function(Generic[_Result]):
         self.__name__ = self.__qualname__ = operands.__name__
         self.__module__ = "pcopy"
         text = (operands.__doc__ or "").rstrip()
-        self.__doc__ = f"{text}\n\n    The options are those of {program} (docs/reference/python.md)."
+        self.__doc__ = f"{text}\n\n    The options are those of the program {program} (man {program})."
         code = operands.__code__
         self._parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -138,7 +138,7 @@ def _function(program: str, result: str, different: type[Error] | None = None) -
 def copy(source: Paths, destination: StrOrBytesPath) -> list[bytes]:
     """Copy ``source``, one or several paths, to ``destination`` or, if that is an existing directory, into it.
 
-    A trailing slash means the contents of a directory, as on the command line (docs/operations/paths.md).
+    A trailing slash means the contents of a directory, as on the command line.
     """
     return [b"--", *paths_of(source, "source"), path_of(destination, "destination")]
 

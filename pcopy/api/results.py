@@ -32,7 +32,7 @@ class JsonObject:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(JsonObject):
-    """The progress of a running job (docs/formats/progress.md).
+    """The progress of a running job (``--progress json``).
 
     - ``time``: seconds since 1970 (UTC); ``elapsed``: seconds since the job began.
     - ``phase``: what the ranks do, such as ``copy`` or ``verify``.
@@ -171,7 +171,7 @@ class TreeResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class CopyResult(TreeResult):
-    """The summary of ``copy``, ``sync`` and ``resume`` (docs/operations/errors.md); of all runs of the job.
+    """The summary of ``copy``, ``sync`` and ``resume``, over all runs of the job.
 
     - ``found``: items found; it is copied + skipped + failed.
     - ``copied``: items copied; its parts are ``files``, ``directories``, ``symlinks``, ``special`` and ``hardlinks``.

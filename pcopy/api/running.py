@@ -198,7 +198,7 @@ class RunningJob(Generic[_Result]):
         active: int | None = None,
         pause: bool | None = None,
     ) -> Mapping[str, Any]:
-        """Change the running job (docs/operations/limits.md), and return its progress after the change.
+        """Change the running job (``pcopy --control``), and return its progress after the change.
 
         ``bwlimit``: bytes per second; ``oplimit``: metadata operations per second; 0: no limit. ``active``: the number
         of ranks that work. ``pause``: True pauses, False continues. Raise ``Refused`` if the job is not recorded.
