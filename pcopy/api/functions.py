@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from pcopy.api.arguments import Paths, StrOrBytesPath, option_words, path_of, paths_of
 from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
-from pcopy.api.running import Ended, Request, RunningJob, run_command
+from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
 
 if TYPE_CHECKING:
     import inspect
@@ -94,7 +94,7 @@ class Function(Generic[_Result]):
             None if checkpoint in (None, "none", b"none") else os.path.abspath(os.fsdecode(checkpoint)),
         )
 
-    def _finish(self, ended: Ended) -> _Result:
+    def _finish(self, ended: FinishedProcess) -> _Result:
         """Return the result of a program that has ended, or raise the exception for its status."""
         result = self._summary(ended)
         details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
@@ -115,7 +115,7 @@ class Function(Generic[_Result]):
         first = next(iter(ended.failures), None)
         raise ItemsFailed(f"{len(ended.failures)} failed; the first one: {first}" if first else message, **details)
 
-    def _summary(self, ended: Ended) -> Any:
+    def _summary(self, ended: FinishedProcess) -> Any:
         """Return the summary as an object; None if there is none, or if it lacks a key."""
         from pcopy.api import results
 

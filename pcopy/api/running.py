@@ -64,14 +64,14 @@ class Request(NamedTuple, Generic[_Result]):
 
     program: str
     words: Sequence[bytes]
-    finish: Callable[[Ended], _Result]
+    finish: Callable[[FinishedProcess], _Result]
     listed: Sequence[bytes] | None = None
     launcher: Sequence[str | bytes] = ()
     progress: Callable[[Progress], object] | None = None
     job: str | None = None
 
 
-class Ended(NamedTuple):
+class FinishedProcess(NamedTuple):
     """How a program has ended.
 
     Fields:
@@ -115,13 +115,31 @@ class RunningJob(Generic[_Result]):
         self._is_stopped = False
         self._is_reported = False  # True if ``wait`` has raised the exception
         self._outcome: _Result | Exception
+        self._output_error: Exception | None = None  # of the thread that reads the output
         self._list = None if request.listed is None else _list_file(request.listed, request.launcher)
+        try:
+            self._process = self._started_process()
+        except BaseException:
+            self._close_list()
+            raise
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+        try:
+            self._start_reading(self._process.stderr, reads_output)
+        except BaseException:
+            self._abandon_process()
+            raise
+
+    def _started_process(self) -> Popen[bytes]:
+        """Start the program, and return its process. Raise ``OSError``."""
+        request = self._request
         words, descriptors = [*request.words], []
         if self._list is not None:
             descriptors = [self._list.fileno()]
             name = os.fsencode(self._list.name) if request.launcher else b"/dev/fd/%d" % descriptors[0]
             words = [b"--null", b"--from=" + name, *words]
-        self._process = Popen(
+        return Popen(
             [*request.launcher, sys.executable, "-P", CHILD, request.program, *words],
             stdin=PIPE,
             stdout=PIPE,
@@ -130,16 +148,16 @@ class RunningJob(Generic[_Result]):
             start_new_session=True,
             pass_fds=descriptors,
         )
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._input: IO[bytes] = self._process.stdin
-        self.output: IO[bytes] = self._process.stdout
+
+    def _start_reading(self, messages: IO[bytes], reads_output: bool) -> None:
+        """Start the threads that read the child's outputs. Raise ``RuntimeError`` if the system allows no thread."""
         # Imported only now: it takes some milliseconds, in which the program starts.
         from pcopy.api.results import FailedItem, JsonLines
 
         self._lines: JsonLines[Any] = JsonLines(dict)
         self._failures: JsonLines[Any] = JsonLines(FailedItem.from_json)
         reader = threading.Thread(target=self._read_output, daemon=True) if reads_output else None
-        threading.Thread(target=self._read_messages, args=(self._process.stderr, reader), daemon=True).start()
+        threading.Thread(target=self._read_messages, args=(messages, reader), daemon=True).start()
 
     @property
     def name(self) -> str | None:
@@ -186,9 +204,9 @@ class RunningJob(Generic[_Result]):
         """Kill the program and its ranks on this host. Prefer ``stop``: what was not recorded yet is repeated."""
         with self._lock:
             self._is_stopped = True
-        if self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            if self._process.returncode is None:  # Otherwise the number may be that of another process.
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
 
     def control(
         self,
@@ -201,10 +219,10 @@ class RunningJob(Generic[_Result]):
         """Change the running job (``pcopy --control``), and return its progress after the change.
 
         ``bwlimit``: bytes per second; ``oplimit``: metadata operations per second; 0: no limit. ``active``: the number
-        of ranks that work. ``pause``: True pauses, False continues. Raise ``Refused`` if the job is not recorded.
+        of ranks that work. ``pause``: True pauses, False continues. Wait for the first progress of the job, since its
+        name is not known earlier. Raise ``Refused`` if the job is not recorded.
         """
-        while not (self._progressed.wait(0.1) or self.done()):
-            pass
+        self._progressed.wait()
         if self.name is None or self.done():
             raise Refused(f"{self._request.program}: only a copy that is recorded and runs can be changed")
         changes = {"bwlimit": bwlimit, "oplimit": oplimit, "active": active}
@@ -298,6 +316,8 @@ class RunningJob(Generic[_Result]):
         with self._listening(events.put), suppress(Empty):
             while (event := events.get(timeout=until and max(0.0, until - time.monotonic()))) is not None:
                 yield event
+                if until is not None and time.monotonic() >= until:
+                    return
 
     @contextmanager
     def _stopping_on_error(self) -> Iterator[None]:
@@ -331,26 +351,44 @@ class RunningJob(Generic[_Result]):
         with self._lock:
             if event is None:
                 self._ended.set()
-            for listener in self._listeners:
-                with suppress(RuntimeError):  # The event loop is closed.
+            for listener in tuple(self._listeners):
+                with suppress(Exception):  # The event loop is closed, or memory is short; others are still called.
                     listener(event)
 
     def _read_output(self) -> None:
         """Read the JSON lines of standard output; the last one is the summary."""
         last = b""
-        with self.output as stream:
-            for line in stream:
-                if last:
-                    self._lines.append(last)
-                last = line
-        with suppress(ValueError):
-            summary = loads(last)
-            self._summary = summary if isinstance(summary, dict) else None
+        try:
+            with self.output as stream:
+                for line in stream:
+                    if last:
+                        self._lines.append(last)
+                    last = line
+            with suppress(ValueError):
+                summary = loads(last)
+                self._summary = summary if isinstance(summary, dict) else None
+        except Exception as error:
+            self._output_error = error
+            self.kill()
 
     def _read_messages(self, stream: IO[bytes], reader: threading.Thread | None) -> None:
-        """Read standard error to its end: JSON lines with progress and failures, and lines for people. Then determine
-        the outcome. ``reader`` is the thread that reads standard output.
+        """Read standard error to its end, and determine the outcome. ``reader`` is the thread that reads standard
+        output.
+
+        Whatever fails here becomes the outcome, so that no caller waits forever.
         """
+        try:
+            self._outcome = self._read_until_end(stream, reader)
+        except Exception as error:
+            self._outcome = error
+            with suppress(Exception):
+                self._abandon_process()
+        finally:
+            self._progressed.set()
+            self._notify(None)
+
+    def _read_until_end(self, stream: IO[bytes], reader: threading.Thread | None) -> _Result:
+        """Read JSON lines with progress and failures, and messages. Return the result, or raise an exception."""
         if reader is not None:
             reader.start()
         with stream:
@@ -358,17 +396,36 @@ class RunningJob(Generic[_Result]):
                 self._notify(self._event_in_line(line))
         if reader is not None:
             reader.join()
-        status = self._process.wait()
+        status = self._reaped_status()
         with self._lock, suppress(OSError):
             self._input.close()
+        self._close_list()
+        if self._output_error is not None:
+            raise self._output_error
+        return self._request.finish(self._finished_process(status))
+
+    def _reaped_status(self) -> int:
+        """Wait until the process has ended, and return its status. ``kill`` uses its number only before that."""
+        with suppress(ChildProcessError):  # The caller ignores SIGCHLD.
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            return self._process.wait()
+
+    def _abandon_process(self) -> None:
+        """Kill the process, wait for it, and close what belongs to it."""
+        self.kill()
+        self._reaped_status()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with suppress(OSError, RuntimeError):
+                if stream is not None:
+                    stream.close()
+        self._close_list()
+
+    def _close_list(self) -> None:
+        """Close the temporary file that lists paths; it is removed then."""
         if self._list is not None:
-            self._list.close()
-        try:
-            self._outcome = self._request.finish(self._how_it_ended(status))
-        except Exception as error:
-            self._outcome = error
-        self._progressed.set()
-        self._notify(None)
+            with suppress(OSError):
+                self._list.close()
 
     def _event_in_line(self, line: bytes) -> Event:
         """Return the event that a line of standard error describes."""
@@ -388,11 +445,11 @@ class RunningJob(Generic[_Result]):
         self._notices.append(text)
         return Notice(text.removeprefix(f"{self._request.program}: "))
 
-    def _how_it_ended(self, status: int) -> Ended:
+    def _finished_process(self, status: int) -> FinishedProcess:
         summary = self._summary
         job = (summary or {}).get("job") if summary is not None else self.name
         job = self._request.job if job is not None and self._request.job else job
-        return Ended(status, self._message(), summary, self._lines, self._failures, job, self._is_stopped)
+        return FinishedProcess(status, self._message(), summary, self._lines, self._failures, job, self._is_stopped)
 
     def _message(self) -> str:
         """Return the last lines for people that say why the program has ended."""
@@ -402,10 +459,10 @@ class RunningJob(Generic[_Result]):
         return "; ".join([*(own or self._notices)][-_MOST_NOTICES_IN_MESSAGE:])
 
 
-def run_command(words: Sequence[bytes]) -> Ended:
+def run_command(words: Sequence[bytes]) -> FinishedProcess:
     """Run ``pcopy`` with a command on stored jobs, and return how it has ended. Raise ``Error`` if it failed."""
 
-    def finish(ended: Ended) -> Ended:
+    def finish(ended: FinishedProcess) -> FinishedProcess:
         if ended.status:
             raise (Refused if ended.status in (1, 2) else InternalError)(ended.message, status=ended.status)
         return ended

@@ -80,22 +80,36 @@ class Walk(Iterator[Entry]):
         if self._job.output.closed:
             raise StopIteration
         try:
-            line = self._job.output.readline()
-            if line and not self._has_begun:  # The first line identifies the format.
-                self._has_begun = True
-                line = self._job.output.readline()
-            if line.endswith(b"\n"):
-                return Entry(line)
+            line = self._next_line()
         except BaseException as error:
+            is_closed = isinstance(error, ValueError) and self._job.output.closed  # by another thread, meanwhile
             self.close()
-            if isinstance(error, (ValueError, KeyError)):
-                raise InternalError(f"pwalk has printed a line that is not an entry: {line!r}") from error
+            if is_closed:
+                raise StopIteration from None
             raise
+        if line.endswith(b"\n"):
+            return self._entry(line)
         self._job.output.close()
         self._job.wait()
         if line:
             raise InternalError("the output of pwalk is not complete")
         raise StopIteration
+
+    def _next_line(self) -> bytes:
+        """Return the next line after the first one, which identifies the format; at the end, no complete line."""
+        line = self._job.output.readline()
+        if line and not self._has_begun:
+            self._has_begun = True
+            line = self._job.output.readline()
+        return line
+
+    def _entry(self, line: bytes) -> Entry:
+        """Return the entry in ``line``. If it has none, end the walk and raise ``InternalError``."""
+        try:
+            return Entry(line)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            self.close()
+            raise InternalError(f"pwalk has printed a line that is not an entry: {line!r}") from error
 
     def close(self) -> None:
         """End the walk; has no effect if it has ended."""
@@ -111,5 +125,7 @@ class Walk(Iterator[Entry]):
         self.close()
 
     def __del__(self) -> None:
+        # Without waiting: the reference may end in a thread on whose end ``wait`` would depend.
         if hasattr(self, "_job") and not self._job.output.closed:
-            self.close()
+            self._job.stop()
+            self._job.output.close()

@@ -298,7 +298,8 @@ class TestWalks:
             with walk:
                 pass
         else:
-            del walk
+            del walk  # without waiting
+            assert wait_until(lambda: not processes_with(os.environ[TOKEN]), PROMPT)
         assert processes_with(os.environ[TOKEN]) == []
 
     def test_walk_that_finds_nothing_is_closed(self, wide: Path) -> None:
