@@ -43,6 +43,17 @@ def _attribute(name):
     return getattr(import_module("pcopy.api." + module), name)
 
 
+def _function_with_modules(package, name):
+    """Return the function that has the name of a subpackage. The loaded modules of the subpackage are attributes of the
+    function, so that ``import pcopy.walk.globbing as globbing`` finds them.
+    """
+    function = package.__dict__.get(name) or _attribute(name)
+    loaded = sys.modules.get(__name__ + "." + name)
+    modules = {key: value for key, value in vars(loaded).items() if isinstance(value, type(sys))} if loaded else {}
+    function.__dict__.update(modules)
+    return function
+
+
 def _property(name):
     """Return a property for a function that has the same name as a subpackage.
 
@@ -50,7 +61,7 @@ def _property(name):
     attribute of its package. The setter ignores that; ``from pcopy.walk import ...`` does not need the attribute.
     """
     return property(
-        lambda package: package.__dict__.get(name) or _attribute(name),
+        lambda package: _function_with_modules(package, name),
         lambda package, value: None if isinstance(value, type(sys)) else package.__dict__.update({name: value}),
     )
 

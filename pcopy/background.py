@@ -140,8 +140,8 @@ class BackgroundThread:
 
         try:
             thread = DetachedThread(run)
-        except (OSError, MemoryError):
-            return False
+        except (OSError, MemoryError):  # If the thread has started nevertheless, it is ignored, or awaited by ``join``.
+            return not claim.acquire(blocking=False)
         until = time.monotonic() + _START_TIMEOUT
         while not begun.acquire(timeout=_START_CHECK_INTERVAL):
             if thread.has_ended or time.monotonic() > until:

@@ -151,27 +151,32 @@ class ThreadedTaskJournal:
     def _queue_action(self, action: Callable[[], None]) -> None:
         """Let the thread run ``action`` after all earlier actions. The first call starts the thread."""
         self._actions.put(action)
-        self._ensure_thread_runs()
-
-    def _ensure_thread_runs(self) -> None:
-        """Start the thread, or run the queued actions in this one if that is impossible."""
         if self._thread is None:
             try:
                 self._thread = BackgroundThread(self._run_actions)
-            except OSError as error:  # no thread can be started: run the queued actions here
+            except OSError as error:  # no thread can be started
                 self.stop_recording(error)
-                self._actions.put(None)
-                self._run_actions()
+                self._run_remaining_actions()
+
+    def _run_remaining_actions(self) -> None:
+        """Run the queued actions in the caller's thread."""
+        self._actions.put(None)
+        self._run_actions()
 
     def check_thread(self) -> None:
-        """If the thread has ended for lack of memory, stop recording, and let a new thread run the remaining actions.
+        """If the thread has ended for lack of memory, stop recording, and run the remaining actions, which then write
+        no records. Raise any other exception that has ended it.
 
         The caller calls this every few milliseconds, since the thread itself may be unable to report anything.
         """
-        if self._thread is not None and self._thread.error is not None:
-            self.stop_recording(self._thread.error)
-            self._thread = None
-            self._ensure_thread_runs()
+        error = None if self._thread is None else self._thread.error
+        if error is None:
+            return
+        if not isinstance(error, RESOURCE_EXCEPTIONS):
+            raise error
+        self.stop_recording(error)
+        self._thread = None
+        self._run_remaining_actions()
 
     def stop_recording(self, error: BaseException) -> None:
         """Stop recording because of ``error``, but let the job continue without a checkpoint."""
@@ -188,11 +193,11 @@ class ThreadedTaskJournal:
         rank 0 may be removing the job.
         """
         if self._thread is not None:
-            self.check_thread()
             self._actions.put(None)
             if not self._thread.join(patience):
                 self._is_abandoned = True
                 return False
+            self.check_thread()
         self._store.close()
         return True
 

@@ -14,7 +14,6 @@ import os
 import sys
 
 from pcopy.launch.interrupts import exit_on_sigint
-from pcopy.text import invoked_name
 
 GARBAGE_COLLECTION_THRESHOLD = 50_000
 """The number of new objects after which Python collects garbage; the imports of a program create fewer."""
@@ -80,7 +79,7 @@ def _run_and_exit(program: str) -> None:
 
         status = import_module(f"pcopy.cli.{program}").main()
     except (OSError, MemoryError, ImportError) as error:  # A module or a shared library cannot be loaded.
-        os.write(2, f"{invoked_name(program)}: {_load_error_text(error)}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{program}: {_load_error_text(error)}\n".encode(errors="backslashreplace"))
         status = EXIT_REFUSED
     if "mpi4py" in sys.modules:  # MPI libraries register exit handlers, which os._exit() would skip
         sys.exit(status)

@@ -442,7 +442,7 @@ def serve_sync_requests() -> None:
             continue
         try:
             BackgroundThread(partial(_handle_request, request_type, number, descriptors))
-        except OSError:  # No thread can be started: the next requests wait.
+        except (OSError, RuntimeError, MemoryError):  # No thread can be started: the next requests wait.
             _handle_request(request_type, number, descriptors)
 
 

@@ -90,6 +90,8 @@ class JobControlThread:
             totals: sums of the counters over all ranks.
             silent: ranks that have not answered rank 0's last query.
         """
+        if self._thread is not None and self._thread.error is not None:  # It has run out of memory.
+            self.start()
         now = time.monotonic()
         self._gauge.enter_phase(now, phase, totals)
         has_changed = self._apply_request()

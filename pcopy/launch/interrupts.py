@@ -11,8 +11,6 @@ that a SIGINT could arrive meanwhile.
 import _signal  # type: ignore[import-not-found]
 import os
 
-from pcopy.text import invoked_name
-
 INTERRUPTED_STATUS = 130
 """Exit status of a program that SIGINT has ended: 128 + number of the signal."""
 
@@ -21,7 +19,7 @@ class _SigintExitHandler:
     """Signal handler that prints a line and exits the process."""
 
     def __init__(self, program: str) -> None:
-        self._line = interrupted_line(program).encode()
+        self._line = f"{program}: interrupted\n".encode()
 
     def __call__(self, number: int, frame: object) -> None:
         try:
@@ -46,6 +44,8 @@ def restore_keyboard_interrupt() -> None:
 
 def interrupted_line(program: str) -> str:
     """Return the line, with its newline, that is printed when SIGINT ends the program."""
+    from pcopy.text import invoked_name
+
     return f"{invoked_name(program)}: interrupted\n"
 
 

@@ -106,13 +106,14 @@ class StopSignalHandler:
         until this process ends.
         """
         values: list[_Value] = []
+        events = self._events = SimpleQueue()  # without events of earlier calls
 
         def run() -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # The main thread handles them.
             try:
                 values.append(action())
             finally:
-                self._events.put(None)
+                events.put(None)
 
         self.raise_if_stopped()
         try:
