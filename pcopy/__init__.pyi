@@ -307,7 +307,7 @@ def sync(
     """
 
 def resume(
-    job: StrOrBytesPath | UnfinishedJob | None = ...,
+    job: StrOrBytesPath | UnfinishedJob,
     *,
     ranks: int | None = ...,
     checkpoint_interval: float | timedelta | None = ...,
@@ -330,8 +330,6 @@ def resume(
     progress: Callable[[Progress], object] | None = ...,
 ) -> CopyResult:
     """Continue a job that was interrupted, or whose items failed: its name, or its directory.
-
-    Without ``job``, the only unfinished one is continued.
 
     Options:
 
@@ -540,7 +538,7 @@ def sign(
     """
 
 def walk(
-    paths: Paths = ...,
+    paths: Paths | None = ...,
     expression: Sequence[str | bytes] = ...,
     *,
     from_: Paths | None = ...,
@@ -598,7 +596,7 @@ def walk(
     """
 
 def remove(
-    paths: Paths = ...,
+    paths: Paths | None = ...,
     *,
     force: bool | None = ...,
     from_: Paths | None = ...,
@@ -656,7 +654,7 @@ def remove(
     """
 
 def change_modes(
-    paths: Paths = ...,
+    paths: Paths | None = ...,
     mode: str | int | None = ...,
     *,
     reference: StrOrBytesPath | None = ...,
@@ -810,7 +808,7 @@ def archive(
 def extract(
     archive: StrOrBytesPath,
     destination: StrOrBytesPath = ...,
-    members: Paths = ...,
+    members: Paths | None = ...,
     *,
     strip_components: int | None = ...,
     sparse_limit: int | None = ...,

@@ -60,7 +60,7 @@ def option_words(function: str, options: Mapping[str, object]) -> OptionWords:
         if value is None or (value is False and kind.startswith("flag")):
             continue
         if kind == "listing" and not isinstance(value, (str, bytes, os.PathLike)):
-            listed = paths_of(value, keyword)
+            listed = paths_of(value, keyword, may_be_empty=True)
             continue
         option = b"--" + keyword.rstrip("_").replace("_", "-").encode()
         try:
@@ -73,18 +73,27 @@ def option_words(function: str, options: Mapping[str, object]) -> OptionWords:
 
 def path_of(value: object, name: str) -> bytes:
     """Return a path as bytes. Raise ``InvalidOption`` with the parameter's ``name`` if ``value`` is no path."""
-    if not isinstance(value, (str, bytes, os.PathLike)):
-        raise InvalidOption(f"{name}={value!r}: not a path (str, bytes or os.PathLike)")
-    return os.fsencode(value)
+    try:
+        return _path(value, name)[0]
+    except _WrongValue as wrong:
+        raise InvalidOption(f"{name}={value!r}: not {wrong}") from None
 
 
-def paths_of(value: object, name: str) -> list[bytes]:
+def paths_of(value: object, name: str, *, may_be_empty: bool = False) -> list[bytes]:
     """Return one or several paths as bytes. Raise ``InvalidOption`` if ``value`` is neither."""
     if isinstance(value, (str, bytes, os.PathLike)):
-        return [os.fsencode(value)]
+        return [path_of(value, name)]
     if not isinstance(value, Iterable):
         raise InvalidOption(f"{name}={value!r}: neither a path (str, bytes or os.PathLike) nor a sequence of paths")
-    return [path_of(path, name) for path in value]
+    paths = [path_of(path, name) for path in value]
+    if not (paths or may_be_empty):
+        raise InvalidOption(f"{name}={value!r}: no path")
+    return paths
+
+
+def optional_paths_of(value: object, name: str) -> list[bytes]:
+    """Return no path for None, otherwise one or several paths as bytes."""
+    return [] if value is None else paths_of(value, name)
 
 
 def _advice(function: str, keyword: str, functions: object) -> str:
@@ -102,6 +111,17 @@ def _advice(function: str, keyword: str, functions: object) -> str:
 
 def _joined(functions: Any) -> str:
     return ", ".join(f"{name}()" for name in functions)
+
+
+def _encoded(value: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bytes:
+    """Return text or a path as bytes. A NUL is refused: it ends a word of a command line, and a path in a list."""
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError as error:
+        raise _WrongValue(f"text that the file system can encode ({error.reason})") from None
+    if b"\0" in encoded:
+        raise _WrongValue("text without NUL characters")
+    return encoded
 
 
 def _flag(value: object, kind: str) -> list[bytes | None]:
@@ -130,7 +150,7 @@ def _integer(value: object, kind: str) -> list[bytes]:
 
 def _size(value: object, _: str) -> list[bytes]:
     if isinstance(value, (int, str)) and not isinstance(value, bool):
-        return [os.fsencode(str(value))]
+        return [_encoded(str(value))]
     raise _WrongValue("a number of bytes, or text such as '1GiB'")
 
 
@@ -151,7 +171,7 @@ def _seconds(value: object, _: str) -> list[bytes]:
 
 def _time(value: object, _: str) -> list[bytes]:
     if isinstance(value, str):
-        return [os.fsencode(value)]
+        return [_encoded(value)]
     if hasattr(value, "isoformat"):
         return [value.isoformat().encode()]
     text = _number_of_seconds(value)
@@ -162,7 +182,7 @@ def _time(value: object, _: str) -> list[bytes]:
 
 def _text(value: object, _: str) -> list[bytes]:
     if isinstance(value, (str, int)) and not isinstance(value, bool):
-        return [os.fsencode(str(value))]
+        return [_encoded(str(value))]
     raise _WrongValue("text (str)")
 
 
@@ -170,20 +190,23 @@ def _list(value: object, _: str) -> list[bytes]:
     words = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
     if not all(isinstance(word, str) for word in words):
         raise _WrongValue("a sequence of words (str)")
-    return [os.fsencode(",".join(map(str, words)))]
+    return [_encoded(",".join(map(str, words)))]
 
 
 def _texts(value: object, _: str) -> list[bytes]:
     words = [value] if isinstance(value, (str, bytes)) else list(value) if isinstance(value, Iterable) else [None]
     if not all(isinstance(word, (str, bytes)) for word in words):
         raise _WrongValue("text (str or bytes) or a sequence of texts")
-    return [os.fsencode(word) for word in words]  # type: ignore[arg-type]
+    return [_encoded(word) for word in words]  # type: ignore[arg-type]
 
 
 def _path(value: object, _: str) -> list[bytes]:
     if not isinstance(value, (str, bytes, os.PathLike)):
         raise _WrongValue("a path (str, bytes or os.PathLike)")
-    return [os.fsencode(value)]
+    path = _encoded(value)
+    if not path:
+        raise _WrongValue("a path, which has at least one character")
+    return [path]
 
 
 def _paths(value: object, kind: str) -> list[bytes]:

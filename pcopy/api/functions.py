@@ -10,7 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from pcopy.api.arguments import Paths, StrOrBytesPath, option_words, path_of, paths_of
+from pcopy.api.arguments import (
+    Paths,
+    StrOrBytesPath,
+    option_words,
+    optional_paths_of,
+    path_of,
+    paths_of,
+)
 from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
 
@@ -150,12 +157,9 @@ def sync(source: StrOrBytesPath, destination: StrOrBytesPath) -> list[bytes]:
 
 
 @_function("pcopy", "CopyResult")
-def resume(job: StrOrBytesPath | UnfinishedJob | None = None) -> list[bytes]:
-    """Continue a job that was interrupted, or whose items failed: its name, or its directory.
-
-    Without ``job``, the only unfinished one is continued.
-    """
-    return [b"--resume"] if job is None else [b"--resume=" + _job_path(job)]
+def resume(job: StrOrBytesPath | UnfinishedJob) -> list[bytes]:
+    """Continue a job that was interrupted, or whose items failed: its name, or its directory."""
+    return [b"--resume=" + _job_path(job)]
 
 
 @_function("pverify", "CompareResult", Different)
@@ -187,22 +191,24 @@ def sign(path: StrOrBytesPath, signature: StrOrBytesPath, *, manifest: StrOrByte
 
 
 @_function("prm", "RemoveResult")
-def remove(paths: Paths = ()) -> list[bytes]:
+def remove(paths: Paths | None = None) -> list[bytes]:
     """Remove files and trees, without asking. With the option ``from_``, ``paths`` is the directory of the list."""
-    return [b"--yes", b"--", *paths_of(paths, "paths")]
+    return [b"--yes", b"--", *optional_paths_of(paths, "paths")]
 
 
 @_function("pchmod", "ChangeResult")
-def change_modes(paths: Paths = (), mode: str | int | None = None) -> list[bytes]:
+def change_modes(paths: Paths | None = None, mode: str | int | None = None) -> list[bytes]:
     """Give files and trees another ``mode``: text as for chmod (``u+rwX``), or a number (``0o750``).
 
     With the options ``owner``, ``group``, ``acl_from`` and ``reference``, ``mode`` may be omitted.
     """
     if not (mode is None or isinstance(mode, (str, int))) or isinstance(mode, bool):
         raise InvalidOption(f"change_modes(mode={mode!r}): neither text nor a number")
+    if isinstance(mode, int) and not 0 <= mode <= 0o7777:
+        raise InvalidOption(f"change_modes(mode={mode!r}): not between 0 and 0o7777")
     text = f"{mode:04o}" if isinstance(mode, int) else mode
     words = [] if text is None else [b"--mode=" + os.fsencode(text)]
-    return [*words, b"--", *paths_of(paths, "paths")]
+    return [*words, b"--", *optional_paths_of(paths, "paths")]
 
 
 @_function("ptar", "ArchiveResult")
@@ -212,10 +218,15 @@ def archive(source: Paths, archive: StrOrBytesPath) -> list[bytes]:
 
 
 @_function("ptar", "ExtractResult")
-def extract(archive: StrOrBytesPath, destination: StrOrBytesPath = ".", members: Paths = ()) -> list[bytes]:
+def extract(archive: StrOrBytesPath, destination: StrOrBytesPath = ".", members: Paths | None = None) -> list[bytes]:
     """Unpack a tar file into ``destination``, an existing directory; only ``members`` and all below, if given."""
     words = [b"--extract", b"--file=" + path_of(archive, "archive")]
-    return [*words, b"--directory=" + path_of(destination, "destination"), b"--", *paths_of(members, "members")]
+    return [
+        *words,
+        b"--directory=" + path_of(destination, "destination"),
+        b"--",
+        *optional_paths_of(members, "members"),
+    ]
 
 
 @_function("pstripe", "StripeResult")
@@ -238,7 +249,7 @@ def _walk_function(operands: Callable[..., list[bytes]]) -> _WalkFunction:
 
 
 @_walk_function
-def walk(paths: Paths = (), expression: Sequence[str | bytes] = ()) -> list[bytes]:
+def walk(paths: Paths | None = None, expression: Sequence[str | bytes] = ()) -> list[bytes]:
     """Yield the items of trees as ``Entry`` objects, in no particular order, unless ``sort`` is given.
 
     ``paths`` are the trees (default: the working directory), and ``expression`` has tests as for find, such as
@@ -247,8 +258,16 @@ def walk(paths: Paths = (), expression: Sequence[str | bytes] = ()) -> list[byte
     if isinstance(expression, (str, bytes)):
         raise InvalidOption(f"walk(expression={expression!r}): not a sequence of words")
     # Without "./", a path could be taken for the beginning of the expression.
-    words = [b"./" + path if path[:1] in (b"-", b"(", b"!") else path for path in paths_of(paths, "paths")]
-    return [b"--json-lines", *words, *map(os.fsencode, expression)]
+    words = [
+        b"./" + path if path[:1] in (b"-", b"(", b")", b"!") else path for path in optional_paths_of(paths, "paths")
+    ]
+    tests = list(map(os.fsencode, expression))
+    for word in tests:
+        if word.startswith(b"--") or b"\0" in word:
+            raise InvalidOption(f"walk(expression=...): {word!r}: not a test; options are keywords")
+    if tests and tests[0][:1] not in (b"-", b"(", b"!"):
+        raise InvalidOption(f"walk(expression=...): {tests[0]!r}: not a test; paths are the first parameter")
+    return [b"--json-lines", *words, *tests]
 
 
 def start(
@@ -278,6 +297,8 @@ def discard(
     ``older_than`` is an age (seconds, a ``timedelta``, text such as ``7d``) or a date.
     """
     each: Sequence[Any] = job if isinstance(job, (list, tuple)) else [job]
+    if not each and older_than is None:
+        raise InvalidOption("discard(): name a job, or give older_than")
     words = option_words("discard", {"older_than": older_than}).words
     run_command([*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import sys
@@ -38,14 +39,19 @@ def copytree(
         raise InvalidOption(
             "copytree(copy_function=...): only shutil.copy2 is possible, since files are not copied here"
         )
+    for fixed in {"no_target_directory", "dereference"} & options.keys():
+        raise InvalidOption(f"copytree({fixed}=...): not an option of copytree; use pcopy.copy")
     if ignore is not None:
-        options = {"exclude": _patterns(ignore), **options}
+        others = options.pop("exclude", None) or ()
+        options["exclude"] = [*_patterns(ignore), *([others] if isinstance(others, (str, bytes)) else others)]
     copy.request((src, dst), dict(options))  # raises InvalidOption
     with os.scandir(src):  # raises the exceptions of shutil
         pass
     os.makedirs(dst, exist_ok=dirs_exist_ok)
     try:
-        copy(src, dst, no_target_directory=True, dereference=not symlinks, **options)
+        # A link that is the source itself is followed, as by shutil: with a slash it means the directory.
+        source = os.path.join(os.fsencode(src), b"") if os.path.islink(src) else src
+        copy(source, dst, no_target_directory=True, dereference=not symlinks, **options)
     except ItemsFailed as failed:
         failures = [each for each in failed if not (ignore_dangling_symlinks and _is_dangling(each))]
         if failures:
@@ -105,6 +111,10 @@ def rmtree(
 rmtree.avoids_symlink_attacks = True  # type: ignore[attr-defined]
 
 
+_BRACKETS = re.compile(r"\[!?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9._,+ ])+]", re.ASCII)
+"""Brackets of patterns that mean the same for shutil and for pcopy."""
+
+
 def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[str]:
     """Return the patterns in the result of ``shutil.ignore_patterns``. Raise ``InvalidOption`` for another function."""
     closure = getattr(ignore, "__closure__", None)
@@ -112,6 +122,9 @@ def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[str]:
         raise InvalidOption("copytree(ignore=...): only shutil.ignore_patterns is possible; or use the option exclude")
     # For fnmatch "!" at the beginning and backslashes are themselves, and a pattern with a slash matches no name.
     names = [pattern.replace("\\", "\\\\") for pattern in closure[0].cell_contents if pattern and "/" not in pattern]
+    for name in names:
+        if "[" in _BRACKETS.sub("", name):
+            raise InvalidOption(f"copytree(ignore=...): {name!r}: use the option exclude for such brackets")
     return [f"\\{name}" if name.startswith("!") else name for name in names]
 
 

@@ -116,7 +116,8 @@ try:
     pcopy.remove(["a"], progress=lambda progress: print(progress.found))
 except pcopy.ItemsFailed as failed:
     names: list[bytes] = [item.path for item in failed]
-    pcopy.resume(failed.job)
+    if failed.job is not None:
+        pcopy.resume(failed.job)
 pcopy.discard(pcopy.jobs()[0])
 target: Path = pcopy.copytree("a", Path("b"), dirs_exist_ok=True)
 

@@ -105,7 +105,10 @@ def test_input_that_has_ended_before_the_start(area: Path, source: Path) -> None
     assert not (area / "copy").exists()
 
 
-@pytest.mark.parametrize("words", [("--from", "-"), ("--files-from=-",), ("--exclude-from", "/dev/stdin")])
+@pytest.mark.parametrize(
+    "words",
+    [("--from", "-"), ("--files-from=-",), ("--exclude-from", "/dev/stdin"), ("--exclude-from", "/dev/fd/0")],
+)
 def test_another_reader_of_standard_input_is_refused(area: Path, source: Path, words: tuple[str, ...]) -> None:
     line, environment = command("--stop-at-eof", *words, source, area / "copy")
     with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -117,6 +120,32 @@ def test_another_reader_of_standard_input_is_refused(area: Path, source: Path, w
         message = process.stderr.read().decode()
     option = words[0].partition("=")[0]
     assert message == f"pcopy: {option} reads standard input, and so does --stop-at-eof: name a file\n"
+
+
+def test_value_that_is_no_file_to_read_is_accepted(area: Path) -> None:
+    (area / "small").mkdir()
+    for name in ("-", "kept"):
+        (area / "small" / name).touch()
+    line, environment = command("--stop-at-eof", "--exclude", "-", area / "small", area / "copy")
+    with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr
+        try:
+            assert process.wait(HANGS) == 0
+        finally:
+            process.kill()
+        assert process.stderr.read() == b""
+    assert os.listdir(area / "copy") == ["kept"]
+
+
+@pytest.mark.parametrize("program", ["pcopy", "pverify", "ptar"])
+def test_closed_input_is_refused(area: Path, program: str) -> None:
+    words = ("-c", "-f", area / "archive.tar", area) if program == "ptar" else (area, area / "copy")
+    line, environment = command("--stop-at-eof", *words, program=program)
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *line]
+    run = subprocess.run(shell, check=False, env=environment, capture_output=True, timeout=HANGS)
+    assert run.returncode == 2
+    assert run.stderr.decode() == f"{program}: --stop-at-eof: standard input is closed\n"
+    assert os.listdir(area) == []
 
 
 def test_all_programs_have_the_option() -> None:
@@ -153,7 +182,7 @@ def test_verification_writes_its_failures_to_a_file(area: Path, source: Path) ->
 def test_only_rank_0_watches_its_input(rank: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Launchers pass their input to rank 0; other ranks may have /dev/null."""
     calls: list[str] = []
-    monkeypatch.setattr(interrupts, "stop_when_standard_input_ends", lambda: calls.append("watched"))
+    monkeypatch.setattr(interrupts, "stop_when_standard_input_ends", lambda: calls.append("watched") or True)
     for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():
         monkeypatch.setenv(name, value)
     assert PCOPY.main(["--stop-at-eof", "--version"]) == 0

@@ -1,0 +1,48 @@
+"""Paths and words that would mean something else to the program are refused before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pcopy
+
+REFUSED: dict[str, Callable[[Path], object]] = {
+    "NUL in a listed path": lambda tree: pcopy.remove(tree, from_=["keep\0other"]),
+    "empty listed path": lambda tree: pcopy.remove(tree, from_=[""]),
+    "NUL in a path": lambda tree: pcopy.remove(f"{tree}\0"),
+    "NUL in a text": lambda tree: pcopy.copy(tree, tree.parent / "copy", exclude="a\0b"),
+    "text that cannot be encoded": lambda tree: pcopy.remove(f"{tree}/\ud800"),
+    "no path to remove": lambda _: pcopy.remove([]),
+    "no path to copy": lambda tree: pcopy.copy([], tree),
+    "no path to walk": lambda _: list(pcopy.walk([])),
+    "no member": lambda tree: pcopy.extract(tree / "absent.tar", tree, []),
+    "no job to resume": lambda _: pcopy.resume(None),  # type: ignore[arg-type]
+    "no job to discard": lambda _: pcopy.discard(),
+    "negative mode": lambda tree: pcopy.change_modes(tree, -1),
+    "option as a test": lambda tree: list(pcopy.walk(tree, [f"--output={tree}/written.txt"])),
+    "path as a test": lambda tree: list(pcopy.walk(tree, ["/etc"])),
+    "fixed option of copytree": lambda tree: pcopy.copytree(tree, tree.parent / "copy", dereference=True),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_request_is_refused_and_changes_nothing(case: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("keep", "other"):
+        (tree / name).write_bytes(b"contents")
+    with pytest.raises(pcopy.InvalidOption):
+        REFUSED[case](tree)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["keep", "other", "tree"]
+
+
+def test_copytree_follows_a_link_that_is_the_source(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/file").write_bytes(b"contents")
+    (tmp_path / "link").symlink_to("real")
+    pcopy.copytree(tmp_path / "link", tmp_path / "copy", symlinks=True)
+    assert not (tmp_path / "copy").is_symlink()
+    assert (tmp_path / "copy/file").read_bytes() == b"contents"
