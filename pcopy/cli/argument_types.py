@@ -64,6 +64,7 @@ class Option(NamedTuple):
       be given explicitly each time.
     - ``is_listed``: False if ``--show-config`` does not list it, because it has no effect.
     - ``is_filter``: True if it selects items.
+    - ``reads_file``: True if it reads the file that its value names, where ``-`` means standard input.
     - ``excludes``: options with which it contradicts, separated by spaces, such as ``verify`` or ``hash=none``; a
       mapping if that depends on its own value. A setting of a file that contradicts a later one is ignored.
     - ``requires``: options of which one must be given, too; otherwise a setting of a file is ignored.
@@ -93,6 +94,7 @@ class Option(NamedTuple):
     in_files: bool = True
     is_listed: bool = True
     is_filter: bool = False
+    reads_file: bool = False
     excludes: str | Mapping[str, str] = ""
     requires: str = ""
     one_of: str = ""

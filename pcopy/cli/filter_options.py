@@ -265,6 +265,7 @@ FILTER_OPTIONS: tuple[Option, ...] = (
         parse=_lines_of_pattern_file,
         dest="patterns",
         is_filter=True,
+        reads_file=True,
     ),
     Option(
         "--newer-than",
@@ -304,6 +305,7 @@ FILTER_OPTIONS: tuple[Option, ...] = (
         value="FILE",
         dest="list_file",
         in_files=False,
+        reads_file=True,
         variants={
             "pcopy": {
                 "brief": "",

@@ -94,6 +94,8 @@ class ProgramCommandLine(ABC):
     """The name of the program, and its advice to users who write options of other programs."""
     status_if_output_lost = errors.EXIT_INCOMPLETE
     """The exit status if standard output could not be written; a higher status because of another error remains."""
+    _is_standard_input_closed = False
+    """True if ``--stop-at-eof`` is given, and standard input is closed."""
     needs_standard_output = False
     """True if the program prints its result on standard output. Then it is an error if standard output is closed."""
 
@@ -165,7 +167,7 @@ class ProgramCommandLine(ABC):
 
             set_symbolic_link_trust(True)
         if STOP_AT_EOF_OPTION in options and is_reporting_rank(os.environ):
-            interrupts.stop_when_standard_input_ends()
+            self._is_standard_input_closed = not interrupts.stop_when_standard_input_ends()
         with tolerant_standard_streams() as streams:
             streams.is_output_essential = self.needs_standard_output
             try:
@@ -308,7 +310,7 @@ class ProgramCommandLine(ABC):
         words = _joined_with_values(list(map(os.fsdecode, argv)), self.options)
         end = len(_words_before_double_dash(words))
         if STOP_AT_EOF_OPTION in words[:end]:
-            self._refuse_other_reader_of_standard_input(words[:end])
+            self._refuse_unusable_standard_input(words[:end])
         refuse_unknown_letters(self.option_advice, words[:end], self.flag_letters, self.value_letters)
         # The parser has no positional arguments, so argparse returns operands and unknown options in their order.
         values, others = parser.parse_known_args(words[:end])
@@ -320,14 +322,18 @@ class ProgramCommandLine(ABC):
             raise RequestRefused(f"-h: {habit}; for the help write --help alone" if habit else _HELP_WITH_PATHS_MESSAGE)
         return ParsedCommandLine(words[:end], values, others + words[end + 1 :], existing_config_files(values.config))
 
-    def _refuse_other_reader_of_standard_input(self, words: Sequence[str]) -> None:
-        """Raise ``RequestRefused`` if an option in ``words`` has the value ``-``: it would read standard input, which
-        ``--stop-at-eof`` watches.
+    def _refuse_unusable_standard_input(self, words: Sequence[str]) -> None:
+        """Raise ``RequestRefused`` if ``--stop-at-eof`` cannot watch standard input: it is closed, or an option in
+        ``words`` reads it.
         """
-        valued = {word for option in self.options if option.value for word in option.spellings}
+        from pcopy.cli.filter_options import is_standard_input
+
+        if self._is_standard_input_closed:
+            raise RequestRefused(f"{STOP_AT_EOF_OPTION}: standard input is closed")
+        reading = {word for option in self.options if option.reads_file for word in option.spellings}
         for word, following in zip(words, [*words[1:], ""], strict=True):
             option, equals, value = word.partition("=")
-            if option in valued and (value if equals else following) in ("-", "/dev/stdin"):
+            if option in reading and is_standard_input(value if equals else following):
                 raise RequestRefused(f"{option} reads standard input, and so does {STOP_AT_EOF_OPTION}: name a file")
 
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None:

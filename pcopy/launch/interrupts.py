@@ -49,16 +49,20 @@ def interrupted_line(program: str) -> str:
     return f"{invoked_name(program)}: interrupted\n"
 
 
-def stop_when_standard_input_ends() -> None:
-    """Have the kernel send SIGTERM to this process when standard input ends or holds data (``--stop-at-eof``).
+def stop_when_standard_input_ends() -> bool:
+    """Have the kernel send SIGTERM to this process when standard input ends or holds data (``--stop-at-eof``). Return
+    False if standard input is closed.
 
     No thread is needed for this, so the ranks can be forked later. If a launcher passes its standard input to rank 0
-    through a pipe or a socket, this also works there. Raise ``OSError`` if standard input is closed.
+    through a pipe or a socket, this also works there.
     """
     import fcntl
     import select
 
-    flags = fcntl.fcntl(0, fcntl.F_GETFL)
+    try:
+        flags = fcntl.fcntl(0, fcntl.F_GETFL)
+    except OSError:
+        return False
     try:
         fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(0, fcntl.F_SETSIG, _signal.SIGTERM)
@@ -67,3 +71,4 @@ def stop_when_standard_input_ends() -> None:
         pass
     if select.select([0], [], [], 0)[0]:  # It ended before the kernel was asked to watch it.
         os.kill(os.getpid(), _signal.SIGTERM)
+    return True
