@@ -62,7 +62,8 @@ def _action_for_directory(rank: Rank, each: MemberToExtract) -> tuple[ItemAction
     try:
         directory = rank.targets[0].open(each.path)
         path = proc_path_of_descriptor(directory) + b"/."
-        return ItemAction.META, _differences_of_member(rank, each, path, status_of_open_item(directory))
+        differences = _differences_of_member(rank, each, path, status_of_open_item(directory))
+        return ItemAction.META if differences else ItemAction.SKIP, differences
     except Problem as problem:
         if problem.errno in (errno.ENOTDIR, errno.ELOOP) and _has_item_at_path(rank, each.path):
             return ItemAction.REPLACE, DifferingProperty.TYPE
