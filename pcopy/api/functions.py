@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from pcopy.api.arguments import (
     Paths,
@@ -60,6 +60,10 @@ class Function(Generic[_Result]):
 
     def __call__(self, *operands: Any, **options: Any) -> _Result:
         return self.start(*operands, **options).wait()
+
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
+        """Return the function itself. With this method, ``help`` shows its parameters."""
+        return self
 
     def __repr__(self) -> str:
         return f"<function pcopy.{self.__name__}>"
@@ -241,6 +245,8 @@ class _WalkFunction(Function[None]):
     def __call__(self, *operands: Any, **options: Any) -> Walk:  # type: ignore[override]
         from pcopy.api.walking import Walk
 
+        if options.get("progress") is not None:
+            raise InvalidOption("walk(progress=...): not an option; the entries show the progress")
         return Walk(self.request(operands, options))
 
 

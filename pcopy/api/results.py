@@ -413,6 +413,18 @@ class JsonLines(Generic[_Value]):
     def __len__(self) -> int:
         return self._count
 
+    def __repr__(self) -> str:
+        return f"<{self._count} lines>"
+
+    def __getstate__(self) -> tuple[Callable[[Mapping[str, Any]], _Value], list[bytes]]:
+        return self._parse, list(self._all_lines())
+
+    def __setstate__(self, state: tuple[Callable[[Mapping[str, Any]], _Value], list[bytes]]) -> None:
+        parse, lines = state
+        JsonLines.__init__(self, parse)
+        for line in lines:
+            self.append(line)
+
     def __iter__(self) -> Iterator[_Value]:
         from json import loads
 

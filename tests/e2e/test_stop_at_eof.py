@@ -182,7 +182,12 @@ def test_verification_writes_its_failures_to_a_file(area: Path, source: Path) ->
 def test_only_rank_0_watches_its_input(rank: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Launchers pass their input to rank 0; other ranks may have /dev/null."""
     calls: list[str] = []
-    monkeypatch.setattr(interrupts, "stop_when_standard_input_ends", lambda: calls.append("watched") or True)
+
+    def watch() -> bool:
+        calls.append("watched")
+        return True
+
+    monkeypatch.setattr(interrupts, "stop_when_standard_input_ends", watch)
     for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():
         monkeypatch.setenv(name, value)
     assert PCOPY.main(["--stop-at-eof", "--version"]) == 0
