@@ -24,7 +24,7 @@ from json import loads
 from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
-from pcopy.api.errors import Error, InternalError, Refused, Stopped
+from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,6 +42,9 @@ _LAUNCHER_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_T
 _SETTING_PREFIX = "OMPI_MCA_"
 _OWN_SETTING_PREFIXES = ("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_prte")
 """Users set variables with the first prefix; those with the others are set by Open MPI's launcher."""
+
+_STANDARD_ERROR = 2
+"""The highest descriptor of a standard stream."""
 
 _MOST_NOTICES = 100
 """The number of lines for people that are kept, for error messages."""
@@ -242,6 +245,7 @@ class RunningJob(Generic[_Result]):
         with self._stopping_on_error():
             self.stop()
             self._ended.wait()
+        self._note_kept_job(error)
 
     def __iter__(self) -> Iterator[Event]:
         return self._events(None)
@@ -321,17 +325,25 @@ class RunningJob(Generic[_Result]):
 
     @contextmanager
     def _stopping_on_error(self) -> Iterator[None]:
-        """Context manager: after an exception stop the program in order and wait; after another one, kill it."""
+        """Context manager: after an exception stop the program in order and wait; after another one, kill it. A note of
+        the exception says how to resume the job.
+        """
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self.stop()
             try:
                 self._ended.wait()
             except BaseException:
                 self.kill()
                 raise
+            self._note_kept_job(error)
             raise
+
+    def _note_kept_job(self, error: BaseException | None) -> None:
+        """Add to ``error``, because of which the program was stopped, how to resume the job."""
+        if error is not None and isinstance(self._outcome, Stopped) and self._outcome.job is not None:
+            error.add_note(f"the job is kept; to resume it: pcopy.resume({self._outcome.job!r})")
 
     @contextmanager
     def _listening(self, listener: Callable[[Event | None], object]) -> Iterator[None]:
@@ -463,9 +475,10 @@ def run_command(words: Sequence[bytes]) -> FinishedProcess:
     """Run ``pcopy`` with a command on stored jobs, and return how it has ended. Raise ``Error`` if it failed."""
 
     def finish(ended: FinishedProcess) -> FinishedProcess:
-        if ended.status:
-            raise (Refused if ended.status in (1, 2) else InternalError)(ended.message, status=ended.status)
-        return ended
+        if ended.status == 0:
+            return ended
+        kinds: dict[int, type[Error]] = {1: ItemsFailed, 2: Refused}
+        raise kinds.get(ended.status, InternalError)(ended.message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()
 
@@ -490,6 +503,13 @@ def _list_file(paths: Sequence[bytes], launcher: Sequence[str | bytes]) -> IO[by
     from tempfile import NamedTemporaryFile, TemporaryFile
 
     file: IO[bytes] = NamedTemporaryFile(prefix="pcopy-list-") if launcher else TemporaryFile()  # noqa: SIM115
+    if (
+        not launcher and file.fileno() <= _STANDARD_ERROR
+    ):  # The caller has closed a standard stream, whose number the child needs.
+        import fcntl
+
+        with file:
+            file = os.fdopen(fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _STANDARD_ERROR + 1), "w+b")
     file.write(b"".join(path + b"\0" for path in paths))
     file.seek(0)
     return file

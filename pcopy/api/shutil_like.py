@@ -9,9 +9,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from pcopy.api.errors import InvalidOption, ItemsFailed
+from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
 from pcopy.api.functions import copy, discard, remove
 from pcopy.api.results import FailedItem
 
@@ -47,11 +48,17 @@ def copytree(
     copy.request((src, dst), dict(options))  # raises InvalidOption
     with os.scandir(src):  # raises the exceptions of shutil
         pass
+    is_new = not os.path.lexists(dst)
     os.makedirs(dst, exist_ok=dirs_exist_ok)
     try:
         # A link that is the source itself is followed, as by shutil: with a slash it means the directory.
         source = os.path.join(os.fsencode(src), b"") if os.path.islink(src) else src
         copy(source, dst, no_target_directory=True, dereference=not symlinks, **options)
+    except Refused as refused:  # For example: the destination lies in the source.
+        if is_new:
+            with suppress(OSError):
+                os.rmdir(dst)
+        raise shutil.Error(str(refused)) from refused
     except ItemsFailed as failed:
         failures = [each for each in failed if not (ignore_dangling_symlinks and _is_dangling(each))]
         if failures:

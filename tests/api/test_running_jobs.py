@@ -270,10 +270,11 @@ class TestCrashes:
             os.killpg(caller.pid, signal.SIGINT)
             messages = caller.stderr.read()
             assert caller.wait(PROMPT) == -signal.SIGINT, messages
-        assert messages.rstrip().endswith(b"KeyboardInterrupt")
         assert processes_with(os.environ[TOKEN]) == []
         (unfinished,) = pcopy.jobs()
         assert unfinished.state == "stopped"
+        advice = f"the job is kept; to resume it: pcopy.resume({unfinished.job!r})"
+        assert messages.decode().rstrip().endswith(f"\nKeyboardInterrupt\n{advice}")
         resume_and_compare(unfinished.job, large, area / "copy")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import pcopy
+from tests.support.command import REPOSITORY
 
 REFUSED: dict[str, Callable[[Path], object]] = {
     "NUL in a listed path": lambda tree: pcopy.remove(tree, from_=["keep\0other"]),
@@ -47,3 +51,34 @@ def test_copytree_follows_a_link_that_is_the_source(tmp_path: Path) -> None:
     pcopy.copytree(tmp_path / "link", tmp_path / "copy", symlinks=True)
     assert not (tmp_path / "copy").is_symlink()
     assert (tmp_path / "copy/file").read_bytes() == b"contents"
+
+
+def test_copytree_into_itself_raises_an_error_of_shutil(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    with pytest.raises(shutil.Error):
+        pcopy.copytree(tmp_path / "tree", tmp_path / "tree/inner")
+    assert not list((tmp_path / "tree").iterdir())
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_list_works_without_standard_streams(closed: tuple[int, ...], tmp_path: Path) -> None:
+    for name in ("listed", "other"):
+        (tmp_path / name).write_bytes(b"contents")
+    close = "; ".join(f"os.close({number})" for number in closed)
+    code = f"import os, pcopy; {close}; pcopy.remove({str(tmp_path)!r}, from_=['listed'])"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=REPOSITORY, check=False, timeout=60).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_interrupted_wait_says_how_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(50_000_000))
+
+    def interrupt(_: pcopy.Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        pcopy.copy(tmp_path / "source", tmp_path / "copy", bwlimit="1M", progress=interrupt)
+    (job,) = [job.job for job in pcopy.jobs() if job.destination == str(tmp_path / "copy")]
+    assert caught.value.__notes__ == [f"the job is kept; to resume it: pcopy.resume({job!r})"]
+    pcopy.discard(job)
