@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 SYSTEM_CONFIG_FILE = b"/etc/pcopy.yaml"
 """The configuration file that is read for all users, if it exists."""
 _SECOND_USAGE = "\n       "
-"""What separates the lines of a usage; the page of ``-h`` shows only the first line."""
+"""What separates the lines of a usage."""
+_PAGE_LINES = 24
+"""Number of lines of the page that ``-h`` prints: as many usages are shown as it has room for."""
+
 _PAGE_WIDTH = 78
 """Width of the text above the options in the page of ``-h``."""
 _HELP_WITH_PATHS_MESSAGE = (
@@ -255,14 +258,16 @@ class ProgramCommandLine(ABC):
         from pcopy.cli.programs import PROGRAM_SUMMARIES
 
         summary = PROGRAM_SUMMARIES[self.name]
-        lines = [f"usage: {self.usage.partition(_SECOND_USAGE)[0]}", ""]
-        lines += [fill(f"{summary[0].upper()}{summary[1:]}.", _PAGE_WIDTH), ""]
+        lines = ["", *fill(f"{summary[0].upper()}{summary[1:]}.", _PAGE_WIDTH).splitlines(), ""]
         on_page = [option for option in self.options if option.brief]
         for option in sorted(on_page, key=lambda option: "-h" in option.spellings):  # -h is the last one
             words = f"{', '.join(option.page_spellings)}{option.value_suffix}"
             lines.append(f"  {words:23}  {option.brief}")
         more = f"{self.name} --help lists all options; man {self.name} explains them."
-        return "\n".join([*lines, "", *self.examples.splitlines()[:3], "", more])
+        lines += ["", *self.examples.splitlines()[:3], "", more]
+        usages = self.usage.split(_SECOND_USAGE)
+        usage = _SECOND_USAGE.join(usages[: max(1, _PAGE_LINES - len(lines))])
+        return "\n".join([f"usage: {usage}", *lines])
 
     def parse_command_line(
         self, argv: Sequence[bytes | str], convert: Callable[[Any], Any] | None = None, *, use_config_files: bool = True

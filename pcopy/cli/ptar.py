@@ -205,8 +205,8 @@ processes can read at once. The program is also installed as pcopy-tar.
     examples = """\
 examples:
   ptar -c -f run7.tar run7
-  ptar -c -f /archive/run7.tar -C /scratch --signature run7.sig run7
   ptar -x -f run7.tar -C /scratch
+  ptar -c -f /archive/run7.tar -C /scratch --signature run7.sig run7
   ptar -t -v -f run7.tar
   mpiexec -n 16 ptar -c -f /lustre/run7.tar -C /lustre run7
 

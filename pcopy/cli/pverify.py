@@ -94,8 +94,8 @@ only A, only B, or differ in (some properties), a colon, and the path.
     examples = """\
 examples:
   pverify data.sig /archive/data
-  pverify --manifest data.manifest /archive/data
   pverify /scratch/data /archive/data
+  pverify --manifest data.manifest /archive/data
   pverify --compare type,size,mtime --output only-a:missing /data /archive/data
   pverify --create data.sig --manifest data.manifest /scratch/data
 

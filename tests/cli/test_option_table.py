@@ -199,6 +199,14 @@ def test_help_and_page_fit_on_a_terminal(program: str, columns: str, monkeypatch
     assert (ROOT / f"docs/reference/{program}.md").is_file()
 
 
+def test_page_shows_how_two_trees_are_compared_and_an_archive_is_unpacked() -> None:
+    pages = {program: load_program(program).help_or_version_text(["-h"]) for program in ("pverify", "ptar")}
+    assert "\n       pverify [options] A B\n" in pages["pverify"]
+    assert "\n  pverify /scratch/data /archive/data\n" in pages["pverify"]
+    assert "\n       ptar -x -f ARCHIVE [options] [MEMBER...]\n" in pages["ptar"]
+    assert "\n  ptar -x -f run7.tar -C /scratch\n" in pages["ptar"]
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_page_shows_options_of_the_help(program: str) -> None:
     page, text = (load_program(program).help_or_version_text([word]) for word in ("-h", "--help"))
