@@ -1,4 +1,4 @@
-"""The functions ``pcopy.archive``, ``pcopy.jobs`` and ``pcopy.walk`` beside the subpackages of the same names."""
+"""The functions ``pcopy.archive``, ``pcopy.jobs`` and ``pcopy.walk`` and the subpackages of the same names."""
 
 from __future__ import annotations
 
