@@ -134,6 +134,15 @@ def test_all_modes_of_reading_reject_the_same_members(what: str, form: str, tmp_
         assert (status, found) == (int(bool(failed)), wanted), way
 
 
+@pytest.mark.parametrize("mode", ["-t", "-x"])
+@pytest.mark.parametrize("size", [0, 2, 511])
+def test_file_that_is_too_short_for_a_header_is_no_archive(size: int, mode: str, tmp_path: Path) -> None:
+    (tmp_path / "short.tar").write_bytes(bytes(size))
+    run = ptar(mode, "-f", "short.tar", cwd=tmp_path)
+    assert run.returncode == 1, show(run)
+    assert b"shorter than a header (512 bytes); is this a tar archive?" in run.stderr, show(run)
+
+
 @pytest.mark.parametrize("form", ["zstd", "gzip"])
 def test_damaged_frames_fail_only_members_that_are_unpacked(form: str, tmp_path: Path) -> None:
     """The damaged frames contain only file contents. Damage in replaced members is no failure."""
