@@ -424,12 +424,10 @@ def _read_header(source: ArchiveBlockReader, at: int, *, is_first: bool) -> byte
     if the end mark follows an extension header. Raise ``TruncatedArchiveError`` if the archive ends earlier.
     """
     block = source.read_block(at)
-    if not block and at == 0:
-        raise TruncatedArchiveError(f"shorter than a header ({TAR_BLOCK_BYTES} bytes); is this a tar archive?")
     if not block:
-        raise TruncatedArchiveError(
-            "the archive is truncated: its end is missing" if is_first else "the archive ends here, within a member"
-        )
+        short = f"shorter than a header ({TAR_BLOCK_BYTES} bytes); is this a tar archive?"
+        cut = "the archive " + ("is truncated: its end is missing" if is_first else "ends here, within a member")
+        raise TruncatedArchiveError(cut if at else short)
     if block == _ZEROS:
         if not is_first:
             raise InvalidHeaderError("an extension header is not followed by a member")
