@@ -166,10 +166,42 @@ def keywords_module() -> str:
             lines += wrapped(f'        **dict.fromkeys(({quoted},), "{kind}"),')
         lines.append("    },")
     lines += ["}", '"""For each keyword, the functions that have it, and the kind of its value there."""', ""]
+    lines += ["SPELLINGS: dict[str, dict[str, str]] = {"]
+    for program, spellings in spellings_of_programs().items():
+        pairs = ", ".join(f'"{spelling}": "{name}"' for spelling, name in spellings.items())
+        lines += wrapped(f'    "{program}": {{{pairs}}},')
+    lines += ["}", '"""For each program, further spellings of the options that are keywords."""', ""]
+    lines += ["OFFERED: dict[str, tuple[str, ...]] = {"]
+    for name, words in offered_words().items():
+        quoted = ", ".join(f'"{word}"' for word in words)
+        lines += wrapped(f'    "{name}": ({quoted},),')
+    lines += ["}", '"""Words among the values of keywords that have other values, too."""', ""]
     lines += ["LEFT_OUT: dict[str, str] = {"]
     lines += [f'    "{name}": "{why}",' for name, why in sorted(LEFT_OUT.items())]
     lines += ["}", '"""Options of the programs that no function, or not each function, takes, and the reason."""']
     return "\n".join(lines) + "\n"
+
+
+def spellings_of_programs() -> dict[str, dict[str, str]]:
+    """Return the spellings of options besides the names of their keywords, by program."""
+    found: dict[str, dict[str, str]] = {}
+    for function in FUNCTIONS:
+        for keyword in keywords_of(function):
+            for spelling in keyword.option.spellings:
+                if spelling != f"--{keyword.option.key}":
+                    found.setdefault(getattr(functions, function).program, {})[spelling] = keyword.name
+    return found
+
+
+def offered_words() -> dict[str, list[str]]:
+    """Return the words that options offer among other values, by the name of the keyword."""
+    found: dict[str, list[str]] = {}
+    for function in FUNCTIONS:
+        for name, _, option in keywords_of(function):
+            words = [*option.offered, *(option.list_words() if option.list_words else ())]
+            if words and not option.choices:
+                found[name] = words
+    return found
 
 
 def wrapped(line: str) -> Iterable[str]:

@@ -56,7 +56,7 @@ class Function(Generic[_Result]):
         text = (operands.__doc__ or "").rstrip()
         self.__doc__ = f"{text}\n\n    The options are those of the program {program} (man {program})."
         code = operands.__code__
-        self._parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self.parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
     def __call__(self, *operands: Any, **options: Any) -> _Result:
         return self.start(*operands, **options).wait()
@@ -86,7 +86,7 @@ class Function(Generic[_Result]):
 
     def request(self, operands: Sequence[Any], options: dict[str, Any]) -> Request[_Result]:
         """Return the program to start. Raise ``InvalidOption``."""
-        named = {name: options.pop(name) for name in self._parameters if name in options}
+        named = {name: options.pop(name) for name in self.parameters if name in options}
         progress, launcher = options.pop("progress", None), options.pop("launcher", None) or ()
         if not (progress is None or callable(progress)):
             raise InvalidOption(f"{self.__name__}(progress={progress!r}): not a function")

@@ -264,6 +264,33 @@ KEYWORDS: dict[str, dict[str, str]] = {
 }
 """For each keyword, the functions that have it, and the kind of its value there."""
 
+SPELLINGS: dict[str, dict[str, str]] = {
+    "pcopy": {"-n": "ranks", "-u": "update", "-L": "dereference", "-x": "one_file_system",
+            "-T": "no_target_directory", "--files-from": "from_", "-0": "null", "--from0": "null"},
+    "psync": {"-n": "ranks", "-u": "update", "-L": "dereference", "-x": "one_file_system"},
+    "pverify": {"-n": "ranks", "-0": "null"},
+    "pwalk": {"--files-from": "from_", "-0": "null", "--from0": "null", "-n": "ranks"},
+    "prm": {"-f": "force", "--files-from": "from_", "-0": "null", "--from0": "null", "-n": "ranks"},
+    "pchmod": {"--files-from": "from_", "-0": "null", "--from0": "null", "-n": "ranks"},
+    "ptar": {"-C": "directory", "-z": "gzip", "-a": "auto_compress", "-T": "from_", "--files-from": "from_",
+            "-0": "null", "--from0": "null", "-n": "ranks"},
+    "pstripe": {"-n": "ranks"},
+}
+"""For each program, further spellings of the options that are keywords."""
+
+OFFERED: dict[str, tuple[str, ...]] = {
+    "existing": ("replace", "changed", "newer", "skip", "fail",),
+    "preserve": ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse", "all",),
+    "no_preserve": ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse", "all",),
+    "in_flight": ("auto",),
+    "chunk_size": ("auto",),
+    "stripe": ("preserve", "auto", "inherit",),
+    "compare": ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content", "all",),
+    "fields": ("mode", "uid", "gid", "size", "allocated", "links", "inode", "device", "atime_ns", "mtime_ns",
+            "ctime_ns",),
+}
+"""Words among the values of keywords that have other values, too."""
+
 LEFT_OUT: dict[str, str] = {
     "control": "a function, or a method of RunningJob",
     "create": "chosen by the function and its parameters",
