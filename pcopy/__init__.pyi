@@ -115,46 +115,46 @@ def copy(
 
     - ``ranks``: processes that copy (default: the cores that pcopy may use, at most 8)
     - ``dry_run``: change nothing; list the items that would be changed (with WHICH all: all items), then totals, sizes, free space. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
-    - ``update``: replace files only if the source is newer, or has the same time but another size; the same as --existing newer
-    - ``existing``: when to replace existing files: replace (always), changed (if size or contents differ; contents are compared if only times differ; metadata are set in any case), newer (as -u), skip (never), fail (never; they count as failed); default: replace
+    - ``update``: replace files only if the source is newer, or has the same time but another size; the same as existing="newer"
+    - ``existing``: when to replace existing files: replace (always), changed (if size or contents differ; contents are compared if only times differ; metadata are set in any case), newer (as update=True), skip (never), fail (never; they count as failed); default: replace
     - ``checksum``: keep existing files whose contents are equal, whatever their times; replace others
-    - ``inplace``: write over existing files instead of replacing them by new ones; --inplace=sequential: write all files under their own names, each by one rank from start to end, for a DST that cannot rename
+    - ``inplace``: write over existing files instead of replacing them by new ones; inplace="sequential": write all files under their own names, each by one rank from start to end, for a destination that cannot rename
     - ``dereference``: follow symbolic links: copy the items that they lead to
-    - ``one_file_system``: stay on the file system of SRC: mount points become empty directories
-    - ``force``: go on where DST seems to have too little free space or inodes
-    - ``no_target_directory``: DST itself is the target, even if it is a directory
+    - ``one_file_system``: stay on the file system of source: mount points become empty directories
+    - ``force``: go on where destination seems to have too little free space or inodes
+    - ``no_target_directory``: destination itself is the target, even if it is a directory
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
-    - ``older_than``: only files with an mtime before WHEN; with --discard: jobs that no run has worked on since
+    - ``older_than``: only files with an mtime before WHEN; with pcopy.discard: jobs that no run has worked on since
     - ``larger_than``: only files above SIZE
     - ``smaller_than``: only files below SIZE
-    - ``from_``: copy what FILE lists (-: standard input), a path below SRC on each line, and the directories that lead there; a directory that is listed is copied whole
-    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
-    - ``mirror``: make DST equal to SRC: the same as --existing changed --delete
-    - ``delete``: delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is deleted
+    - ``from_``: copy what FILE lists, a path below source on each line, and the directories that lead there; a directory that is listed is copied whole
+    - ``null``: the paths in from_ end with a NUL, as find -print0 writes them
+    - ``mirror``: make destination equal to source: the same as existing="changed" delete=True
+    - ``delete``: delete from destination what source lacks, when all is copied; if anything has failed, nothing is deleted
     - ``max_delete``: delete nothing if more than N items would have to be deleted
-    - ``delete_all``: delete even if SRC is empty; otherwise that is refused, since an empty SRC may be a mount point whose file system is not mounted
-    - ``backup``: move items to the same path below DIR before they are replaced or deleted; DIR is below DST unless it begins with a slash, and must be on the file system of DST
+    - ``delete_all``: delete even if source is empty; otherwise that is refused, since an empty source may be a mount point whose file system is not mounted
+    - ``backup``: move items to the same path below DIR before they are replaced or deleted; DIR is below destination unless it begins with a slash, and must be on the file system of destination
     - ``compress``: write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, default 3)
     - ``decompress``: write each regular file NAME.zst as NAME; others are copied
     - ``preserve``: keep these attributes only (default: all)
     - ``no_preserve``: keep all attributes but these
     - ``chown``: owner and group of all copies, names or numbers; either may be left out
-    - ``modify_window``: times that differ by at most SECONDS count as equal (default 0: only the same time, also if DST has rounded it down)
+    - ``modify_window``: times that differ by at most SECONDS count as equal (default 0: only the same time, also if destination has rounded it down)
     - ``hash``: digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), blake3 (resists forgery), none (the default elsewhere)
-    - ``verify``: read copies back from storage and compare them with SRC; also files that --existing changed or --checksum has kept, but not those that -u or --existing skip has kept
-    - ``repair``: like --verify; also copy again the items that differ
+    - ``verify``: read copies back from storage and compare them with source; also files that existing="changed" or checksum=True has kept, but not those that update=True or existing="skip" has kept
+    - ``repair``: like verify=True; also copy again the items that differ
     - ``signature``: write a signature (one digest of the whole dataset) to FILE, for pverify
     - ``manifest``: write a manifest (a line with a digest for each item) to FILE, for pverify
     - ``checkpoint``: store the job in this directory, and resume a job that is stored there; none: store no job (default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)
     - ``checkpoint_interval``: longest time between two checkpoints (default 60); the first ones come sooner
-    - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in --spool), pickle (the same with plain files), lmdb (in a database from the start)
+    - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in spool), pickle (the same with plain files), lmdb (in a database from the start)
     - ``spool``: directory on each host for waiting tasks that do not fit into memory
     - ``memory``: maximum bytes of waiting tasks in the memory of each host
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -171,10 +171,10 @@ def copy(
     - ``drop_cache``: after copying a file above 4 MiB, drop source and copy from the page cache
     - ``fsync``: write each file to stable storage before it gets its name
     - ``no_sync``: do not wait at the end until the copies are on stable storage
-    - ``stripe``: layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the directory in DST), or COUNT[:SIZE]: number of stripes (-1: on all OSTs), bytes of each
-    - ``stripe_table``: for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72
+    - ``stripe``: layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the directory in destination), or COUNT[:SIZE]: number of stripes (-1: on all OSTs), bytes of each
+    - ``stripe_table``: for stripe="auto": stripes by size of file, as in 1,1G=8,10G=24,100G=72
     - ``stripe_affinity``: split files so that each part lies on one OST
-    - ``group_lock``: let the ranks that write to the same file share a group lock of Lustre (also done with --direct)
+    - ``group_lock``: let the ranks that write to the same file share a group lock of Lustre (also done with direct=True)
     - ``launcher``: a command that starts the ranks, such as ``["srun", "-n", "8"]``
     - ``progress``: a function that is called with each ``Progress``, in the thread of the caller
     """
@@ -248,40 +248,40 @@ def sync(
 
     - ``ranks``: processes that copy (default: the cores that psync may use, at most 8)
     - ``dry_run``: change nothing; list the items that would be changed (with WHICH all: all items), then totals, sizes, free space. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
-    - ``update``: replace files only if the source is newer, or has the same time but another size; the same as --existing newer
-    - ``existing``: when to replace existing files: replace (always), changed (if size or contents differ; contents are compared if only times differ; metadata are set in any case), newer (as -u), skip (never), fail (never; they count as failed); default: changed
+    - ``update``: replace files only if the source is newer, or has the same time but another size; the same as existing="newer"
+    - ``existing``: when to replace existing files: replace (always), changed (if size or contents differ; contents are compared if only times differ; metadata are set in any case), newer (as update=True), skip (never), fail (never; they count as failed); default: changed
     - ``checksum``: keep existing files whose contents are equal, whatever their times; replace others
-    - ``inplace``: write over existing files instead of replacing them by new ones; --inplace=sequential: write all files under their own names, each by one rank from start to end, for a DST that cannot rename
+    - ``inplace``: write over existing files instead of replacing them by new ones; inplace="sequential": write all files under their own names, each by one rank from start to end, for a destination that cannot rename
     - ``dereference``: follow symbolic links: copy the items that they lead to
-    - ``one_file_system``: stay on the file system of SRC: mount points become empty directories
-    - ``force``: go on where DST seems to have too little free space or inodes
+    - ``one_file_system``: stay on the file system of source: mount points become empty directories
+    - ``force``: go on where destination seems to have too little free space or inodes
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
-    - ``older_than``: only files with an mtime before WHEN; with --discard: jobs that no run has worked on since
+    - ``older_than``: only files with an mtime before WHEN; with pcopy.discard: jobs that no run has worked on since
     - ``larger_than``: only files above SIZE
     - ``smaller_than``: only files below SIZE
-    - ``delete``: delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is deleted
+    - ``delete``: delete from destination what source lacks, when all is copied; if anything has failed, nothing is deleted
     - ``max_delete``: delete nothing if more than N items would have to be deleted
-    - ``delete_all``: delete even if SRC is empty; otherwise that is refused, since an empty SRC may be a mount point whose file system is not mounted
-    - ``backup``: move items to the same path below DIR before they are replaced or deleted; DIR is below DST unless it begins with a slash, and must be on the file system of DST
+    - ``delete_all``: delete even if source is empty; otherwise that is refused, since an empty source may be a mount point whose file system is not mounted
+    - ``backup``: move items to the same path below DIR before they are replaced or deleted; DIR is below destination unless it begins with a slash, and must be on the file system of destination
     - ``preserve``: keep these attributes only (default: all)
     - ``no_preserve``: keep all attributes but these
     - ``chown``: owner and group of all copies, names or numbers; either may be left out
-    - ``modify_window``: times that differ by at most SECONDS count as equal (default 0: only the same time, also if DST has rounded it down)
+    - ``modify_window``: times that differ by at most SECONDS count as equal (default 0: only the same time, also if destination has rounded it down)
     - ``hash``: digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), blake3 (resists forgery), none (the default elsewhere)
-    - ``verify``: read copies back from storage and compare them with SRC; also files that --existing changed or --checksum has kept, but not those that -u or --existing skip has kept
-    - ``repair``: like --verify; also copy again the items that differ
+    - ``verify``: read copies back from storage and compare them with source; also files that existing="changed" or checksum=True has kept, but not those that update=True or existing="skip" has kept
+    - ``repair``: like verify=True; also copy again the items that differ
     - ``signature``: write a signature (one digest of the whole dataset) to FILE, for pverify
     - ``manifest``: write a manifest (a line with a digest for each item) to FILE, for pverify
     - ``checkpoint``: store the job in this directory, and resume a job that is stored there; none: store no job (default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)
     - ``checkpoint_interval``: longest time between two checkpoints (default 60); the first ones come sooner
-    - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in --spool), pickle (the same with plain files), lmdb (in a database from the start)
+    - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in spool), pickle (the same with plain files), lmdb (in a database from the start)
     - ``spool``: directory on each host for waiting tasks that do not fit into memory
     - ``memory``: maximum bytes of waiting tasks in the memory of each host
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -298,10 +298,10 @@ def sync(
     - ``drop_cache``: after copying a file above 4 MiB, drop source and copy from the page cache
     - ``fsync``: write each file to stable storage before it gets its name
     - ``no_sync``: do not wait at the end until the copies are on stable storage
-    - ``stripe``: layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the directory in DST), or COUNT[:SIZE]: number of stripes (-1: on all OSTs), bytes of each
-    - ``stripe_table``: for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72
+    - ``stripe``: layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the directory in destination), or COUNT[:SIZE]: number of stripes (-1: on all OSTs), bytes of each
+    - ``stripe_table``: for stripe="auto": stripes by size of file, as in 1,1G=8,10G=24,100G=72
     - ``stripe_affinity``: split files so that each part lies on one OST
-    - ``group_lock``: let the ranks that write to the same file share a group lock of Lustre (also done with --direct)
+    - ``group_lock``: let the ranks that write to the same file share a group lock of Lustre (also done with direct=True)
     - ``launcher``: a command that starts the ranks, such as ``["srun", "-n", "8"]``
     - ``progress``: a function that is called with each ``Progress``, in the thread of the caller
     """
@@ -310,6 +310,7 @@ def resume(
     job: StrOrBytesPath | UnfinishedJob,
     *,
     ranks: int | None = ...,
+    force: bool | None = ...,
     checkpoint_interval: float | timedelta | None = ...,
     checkpoint_store: Literal["auto", "pickle", "lmdb"] | None = ...,
     spool: StrOrBytesPath | None = ...,
@@ -334,12 +335,13 @@ def resume(
     Options:
 
     - ``ranks``: processes that copy (default: the cores that pcopy may use, at most 8)
+    - ``force``: go on where DST seems to have too little free space or inodes
     - ``checkpoint_interval``: longest time between two checkpoints (default 60); the first ones come sooner
-    - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in --spool), pickle (the same with plain files), lmdb (in a database from the start)
+    - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in spool), pickle (the same with plain files), lmdb (in a database from the start)
     - ``spool``: directory on each host for waiting tasks that do not fit into memory
     - ``memory``: maximum bytes of waiting tasks in the memory of each host
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -389,8 +391,8 @@ def verify(
     - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
     - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -401,7 +403,7 @@ def verify(
     - ``bwlimit``: bytes per second of all ranks together: a SIZE, as in 500M (default: no limit)
     - ``oplimit``: metadata operations per second of all ranks together: items examined, created, changed or removed (default 0: no limit)
     - ``in_flight``: file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number as long as that makes the job faster)
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -414,7 +416,6 @@ def compare(
     a: StrOrBytesPath,
     b: StrOrBytesPath,
     *,
-    manifest: StrOrBytesPath | None = ...,
     force: bool | None = ...,
     hash: Literal["xxh3-128", "blake3"] | None = ...,
     block_size: int | str | None = ...,
@@ -449,8 +450,7 @@ def compare(
 
     Options:
 
-    - ``manifest``: compare with MANIFEST; with --create: write MANIFEST
-    - ``force``: let --create, --output and (with --create) --manifest replace existing files
+    - ``force``: let pcopy.sign, output and (with pcopy.sign) manifest replace existing files
     - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
     - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
     - ``compare``: compare A and B by these properties; files are read only for content. Lines printed: only A, only B, differ in ...
@@ -458,8 +458,8 @@ def compare(
     - ``output``: list in FILE the paths of a class: common, only-a, only-b, differ, or differ-in-size and so on; may be given several times; classes with the same FILE come into one list
     - ``null``: paths in FILE end with a NUL: any name can be listed
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -470,7 +470,7 @@ def compare(
     - ``bwlimit``: bytes per second of all ranks together: a SIZE, as in 500M (default: no limit)
     - ``oplimit``: metadata operations per second of all ranks together: items examined, created, changed or removed (default 0: no limit)
     - ``in_flight``: file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number as long as that makes the job faster)
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -512,12 +512,12 @@ def sign(
 
     Options:
 
-    - ``force``: let --create, --output and (with --create) --manifest replace existing files
+    - ``force``: let signature, output and (with signature) manifest replace existing files
     - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
     - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -528,7 +528,7 @@ def sign(
     - ``bwlimit``: bytes per second of all ranks together: a SIZE, as in 500M (default: no limit)
     - ``oplimit``: metadata operations per second of all ranks together: items examined, created, changed or removed (default 0: no limit)
     - ``in_flight``: file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number as long as that makes the job faster)
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -571,13 +571,13 @@ def walk(
 
     Options:
 
-    - ``from_``: only what FILE lists is listed (-: standard input): one path per line, or a listing that pwalk has saved
-    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
+    - ``from_``: only what FILE lists is listed: one path per line, or a listing that pwalk has saved
+    - ``null``: the paths in from_ end with a NUL, as find -print0 writes them
     - ``fields``: fields of JSON lines, CSV and Parquet besides path and type, separated by commas: none, or some of mode, uid, gid, size, allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns (default: all)
-    - ``sort``: sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime or ctime; in descending order with a - before KEY, as in --sort=-size
+    - ``sort``: sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime or ctime; in descending order with a - before KEY, as in sort="-size"
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -587,7 +587,7 @@ def walk(
     - ``in_flight``: file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number as long as that makes the job faster)
     - ``max_errors``: stop after N failed items, with status 75 (default 0: never)
     - ``termination``: how the ranks detect that all work is done: tree (default) or ring
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -599,6 +599,7 @@ def remove(
     paths: Paths | None = ...,
     *,
     force: bool | None = ...,
+    recursive: bool | None = ...,
     from_: Paths | None = ...,
     null: bool | None = ...,
     dry_run: bool | Literal["changes", "all"] | None = ...,
@@ -627,13 +628,14 @@ def remove(
 
     Options:
 
-    - ``force``: do not ask, and ignore a PATH that does not exist
-    - ``from_``: only what FILE lists is removed (-: standard input): one path per line, or a listing that pwalk has saved
-    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
+    - ``force``: do not ask, and ignore a path that does not exist
+    - ``recursive``: with from_: remove each listed directory with its contents; without recursive=True, only if the list leaves it empty; a path without from_ is always removed with its contents
+    - ``from_``: only what FILE lists is removed: one path per line, or a listing that pwalk has saved
+    - ``null``: the paths in from_ end with a NUL, as find -print0 writes them
     - ``dry_run``: list what would be removed (with WHICH all: also the rest), then how much; change nothing
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only items, also directories, with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -644,7 +646,7 @@ def remove(
     - ``max_errors``: stop after N failed items, with status 75 (default 0: never)
     - ``termination``: how the ranks detect that all work is done: tree (default) or ring
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -695,12 +697,12 @@ def change_modes(
     - ``owner``: the owner (a name or a number), and optionally the group, as in chown
     - ``group``: the group (a name or a number)
     - ``acl_from``: the ACL of FILE; if FILE is a directory, directories also get its default ACL
-    - ``from_``: only what FILE lists is changed (-: standard input): one path per line, or a listing that pwalk has saved
-    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
+    - ``from_``: only what FILE lists is changed: one path per line, or a listing that pwalk has saved
+    - ``null``: the paths in from_ end with a NUL, as find -print0 writes them
     - ``dry_run``: list the items that would be changed (with WHICH all: all items), and how: mode, owner, acl; change nothing
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -711,7 +713,7 @@ def change_modes(
     - ``max_errors``: stop after N failed items, with status 75 (default 0: never)
     - ``termination``: how the ranks detect that all work is done: tree (default) or ring
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -766,24 +768,24 @@ def archive(
 
     Options:
 
-    - ``directory``: -c: PATHs are relative to DIR; -x: unpack into DIR (default: the current directory)
+    - ``directory``: the paths in source are relative to DIR
     - ``numeric_owner``: use numbers for owners and groups, not names
-    - ``gzip``: -c: compress with gzip, in parts that gzip -d reads as one; -x and -t read any gzip
-    - ``zstd``: -c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any zstd
-    - ``auto_compress``: -c: without -z and --zstd, the end of ARCHIVE's name chooses the compression: .tar.gz, .tgz, .tar.zst or .tzst (default)
-    - ``no_auto_compress``: -c: without -z and --zstd, do not compress, whatever the name of ARCHIVE is
-    - ``one_file_system``: -c: leave out what is mounted below PATH
-    - ``signature``: -c: write the signature of PATH to FILE, for pverify to check the unpacked tree; -t: read the contents of the archive, and write their signature to FILE
-    - ``resume``: -c: continue the archive that an interrupted run of the same command has begun, if there is one
-    - ``checkpoint_interval``: -c: time between two records of the progress, for --resume (default 60)
-    - ``from_``: -c: archive only what FILE lists (-: standard input), each directory with all that is in it; FILE has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the MEMBERs
-    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
-    - ``dry_run``: -c and -x: list what would be archived or unpacked (with WHICH all: also what is left out); change nothing. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
+    - ``gzip``: compress with gzip, in parts that gzip -d reads as one; pcopy.extract and ptar -t read any gzip
+    - ``zstd``: compress with zstd, in frames that many processes make and unpack at once; pcopy.extract and ptar -t read any zstd
+    - ``auto_compress``: without gzip=True and zstd=True, the end of archive's name chooses the compression: .tar.gz, .tgz, .tar.zst or .tzst (default)
+    - ``no_auto_compress``: without gzip=True and zstd=True, do not compress, whatever the name of archive is
+    - ``one_file_system``: leave out what is mounted below source
+    - ``signature``: write the signature of source to FILE, for pverify to check the unpacked tree
+    - ``resume``: continue the archive that an interrupted run of the same command has begun, if there is one
+    - ``checkpoint_interval``: time between two records of the progress, for resume=True (default 60)
+    - ``from_``: archive only what FILE lists, each directory with all that is in it; FILE has a path below DIR on each line, or is a listing that pwalk has saved
+    - ``null``: the paths in from_ end with a NUL, as find -print0 writes them
+    - ``dry_run``: list what would be archived or unpacked (with WHICH all: also what is left out); change nothing. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
     - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
     - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -796,7 +798,7 @@ def archive(
     - ``max_errors``: stop after N failed items, with status 75 (default 0: never)
     - ``termination``: how the ranks detect that all work is done: tree (default) or ring
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -813,12 +815,9 @@ def extract(
     strip_components: int | None = ...,
     sparse_limit: int | None = ...,
     numeric_owner: bool | None = ...,
-    signature: StrOrBytesPath | None = ...,
     from_: Paths | None = ...,
     null: bool | None = ...,
     dry_run: bool | Literal["changes", "all"] | None = ...,
-    hash: Literal["xxh3-128", "blake3"] | None = ...,
-    block_size: int | str | None = ...,
     exclude: str | bytes | Sequence[str | bytes] | None = ...,
     include: str | bytes | Sequence[str | bytes] | None = ...,
     exclude_from: Paths | None = ...,
@@ -846,18 +845,15 @@ def extract(
 
     Options:
 
-    - ``strip_components``: -x: leave out the first N components of each name
-    - ``sparse_limit``: -x and -t: accept sparse members with up to N stretches of data (default 4194304; 0: any number); each stretch takes 16 bytes of memory
+    - ``strip_components``: leave out the first N components of each name
+    - ``sparse_limit``: accept sparse members with up to N stretches of data (default 4194304; 0: any number); each stretch takes 16 bytes of memory
     - ``numeric_owner``: use numbers for owners and groups, not names
-    - ``signature``: -c: write the signature of PATH to FILE, for pverify to check the unpacked tree; -t: read the contents of the archive, and write their signature to FILE
-    - ``from_``: -c: archive only what FILE lists (-: standard input), each directory with all that is in it; FILE has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the MEMBERs
-    - ``null``: the paths in --from end with a NUL, as find -print0 writes them
-    - ``dry_run``: -c and -x: list what would be archived or unpacked (with WHICH all: also what is left out); change nothing. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
-    - ``hash``: digest: xxh3-128 (default; detects accidents) or blake3 (resists forgery)
-    - ``block_size``: unit of digests: a power of two of 64K or more (default 4M)
+    - ``from_``: FILE lists the members
+    - ``null``: the paths in from_ end with a NUL, as find -print0 writes them
+    - ``dry_run``: list what would be archived or unpacked (with WHICH all: also what is left out); change nothing. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, acl, xattr, content, link (not yet a hard link)
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -870,7 +866,7 @@ def extract(
     - ``max_errors``: stop after N failed items, with status 75 (default 0: never)
     - ``termination``: how the ranks detect that all work is done: tree (default) or ring
     - ``log``: write the outcome of each item to FILE, one JSON object a line
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml
@@ -909,11 +905,11 @@ def restripe(
     Options:
 
     - ``stripe``: give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE]: COUNT stripes (-1: on all OSTs) of SIZE bytes each
-    - ``stripe_table``: for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72
+    - ``stripe_table``: for stripe="auto": stripes by size of file, as in 1,1G=8,10G=24,100G=72
     - ``dry_run``: list the files that would get another layout, with the old and the new one (with WHICH all: all files), then totals; change nothing
     - ``exclude``: leave out items that match; directories that are left out are not read
-    - ``include``: select items that match, even if an earlier --exclude matches them
-    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes); -: from standard input
+    - ``include``: select items that match, even if an earlier exclude matches them
+    - ``exclude_from``: patterns, a line each, as in .gitignore (!P includes)
     - ``newer_than``: only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)
     - ``older_than``: only files with an mtime before WHEN
     - ``larger_than``: only files above SIZE
@@ -922,7 +918,7 @@ def restripe(
     - ``in_flight``: file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number as long as that makes the job faster)
     - ``max_errors``: stop after N failed items, with status 75 (default 0: never)
     - ``termination``: how the ranks detect that all work is done: tree (default) or ring
-    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every --progress-interval
+    - ``metrics``: write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds or, if given, every progress_interval
     - ``report``: write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a page) or .json; may be given twice, for both
     - ``progress_interval``: time between progress lines or redraws
     - ``config``: read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml

@@ -23,8 +23,9 @@ sys.path.insert(0, str(ROOT))
 
 import pcopy  # noqa: E402
 from docs.drawn import write_or_check  # noqa: E402
-from pcopy.api import errors, functions, results, running, shutil_like, walking  # noqa: E402
+from pcopy.api import errors, functions, results, running, shutil_like, walking, wording  # noqa: E402
 from pcopy.cli.argument_types import Option  # noqa: E402
+from pcopy.cli.job_options import JOB_COMMANDS  # noqa: E402
 from pcopy.cli.programs import load_program  # noqa: E402
 
 FUNCTIONS = (
@@ -43,29 +44,16 @@ LEFT_OUT = {
     "progress": "a keyword of each function: a function that is called with the progress",
     "stop_at_eof": "always given: the program stops when the caller ends",
     **dict.fromkeys(("jobs", "discard", "control"), "a function, or a method of RunningJob"),
+    **dict.fromkeys(("pcopy resume", "psync resume"), "the function resume() takes the job"),
     "yes": "always given: the function does not ask",
     **dict.fromkeys(("create", "extract", "list", "file"), "chosen by the function and its parameters"),
-    **dict.fromkeys(("summary", "page", "output"), "walk() yields entries; run pwalk for its other outputs"),
-}
-"""Options that no function takes, and why."""
-ONLY_IN = {
-    "resume": ("archive",),
-    "compare": ("compare",),
-    "output": ("compare",),
-    "modify_window": ("copy", "sync", "compare"),
-    "null": ("copy", "remove", "change_modes", "archive", "extract", "walk", "compare"),
-    "force": ("copy", "sync", "compare", "sign", "remove"),
-    "directory": ("archive",),
-    "no_target_directory": ("copy",),
-    "mirror": ("copy",),
-    "strip_components": ("extract",),
-    "sparse_limit": ("extract",),
     **dict.fromkeys(
-        ("gzip", "zstd", "auto_compress", "no_auto_compress", "one_file_system"), ("copy", "sync", "archive")
+        ("pwalk summary", "pwalk page", "pwalk output", "pwalk force"),
+        "walk() yields entries; run pwalk for its other outputs",
     ),
-    **dict.fromkeys(("checkpoint_interval",), ("copy", "sync", "resume", "archive")),
+    **dict.fromkeys(("psync mirror", "psync no_target_directory"), "always so"),
 }
-"""Options of several functions of a program, or with another name, that only these functions take."""
+"""Options that no function takes, and why; after the name of a program: not those of this program."""
 
 KINDS = {
     "N": "integer",
@@ -130,14 +118,20 @@ def keywords_of(function: str) -> list[Keyword]:
     found = []
     for option in load_program(definition.program).options:
         name = option.key.replace("-", "_")
-        if not name or name in parameters or not option.is_listed or option.help.startswith("no effect"):
+        if not has_effect(option, definition.mode) or {name, f"{definition.program} {name}"} & LEFT_OUT.keys():
             continue
-        if function not in ONLY_IN.get(name, (function,)) or (name in LEFT_OUT and name not in ONLY_IN):
-            continue
-        if function == "resume" and "resume" not in option.with_commands.split():
-            continue
-        found.append(Keyword(f"{name}_" if iskeyword(name) else name, kind_of(option), option))
+        if name not in parameters and f"--{option.key}" not in wording.PARAMETERS.get(function, {}):
+            found.append(Keyword(f"{name}_" if iskeyword(name) else name, kind_of(option), option))
     return found
+
+
+def has_effect(option: Option, mode: str) -> bool:
+    """Return True if the option has a long spelling and an effect in a mode of the program; empty: its only one."""
+    if not option.key or not option.is_listed or option.help.startswith("no effect"):
+        return False
+    if mode in JOB_COMMANDS:
+        return mode in option.with_commands.split()
+    return not option.modes or mode in option.modes.split()
 
 
 def keywords_module() -> str:
@@ -177,9 +171,22 @@ def keywords_module() -> str:
         lines += wrapped(f'    "{name}": ({quoted},),')
     lines += ["}", '"""Words among the values of keywords that have other values, too."""', ""]
     lines += ["LEFT_OUT: dict[str, str] = {"]
-    lines += [f'    "{name}": "{why}",' for name, why in sorted(LEFT_OUT.items())]
-    lines += ["}", '"""Options of the programs that no function, or not each function, takes, and the reason."""']
+    lines += [f'    "{name}": "{why}",' for name, why in sorted(left_out_of_functions().items())]
+    lines += [
+        "}",
+        '"""Options that functions do not take, or (after the name of a function) that it does not, and why."""',
+    ]
     return "\n".join(lines) + "\n"
+
+
+def left_out_of_functions() -> dict[str, str]:
+    """Return ``LEFT_OUT`` with the names of functions instead of programs."""
+    found = {}
+    for name, why in LEFT_OUT.items():
+        program, _, option = name.rpartition(" ")
+        names = [each for each in FUNCTIONS if getattr(functions, each).program == program]
+        found |= {f"{each} {option}": why for each in names} if program else {option: why}
+    return found
 
 
 def spellings_of_programs() -> dict[str, dict[str, str]]:
@@ -264,12 +271,31 @@ def stub_of(function: str) -> list[str]:
     lines += [f") -> {result}:", f'    """{inspect.cleandoc(definition.operands.__doc__)}']
     lines += ["", "    Options:", ""]
     for keyword in keywords_of(function):
-        lines.append(f"    - ``{keyword.name}``: {' '.join(keyword.option.help.split())}")
+        lines.append(f"    - ``{keyword.name}``: {help_of(keyword.option, function)}")
     lines += ['    - ``launcher``: a command that starts the ranks, such as ``["srun", "-n", "8"]``']
     if function != "walk":
         lines += ["    - ``progress``: a function that is called with each ``Progress``, in the thread of the caller"]
     lines += ['    """']
     return re.sub(r"\n(?=[^\s)])", "\n    ", "\n".join(lines)).split("\n")
+
+
+def help_of(option: Option, function: str) -> str:
+    """Return the help of an option in the words of Python, without the parts about other modes.
+
+    Such a part begins with the letters of the modes and a colon, as in ``-x and -t: ...; -c: ...``. Standard input is
+    left out: the program has none.
+    """
+    definition = getattr(functions, function)
+    modes = [each for each in load_program(definition.program).options if each.key == definition.mode]
+    own = modes[0].spellings if modes else []
+    parts, is_own = [], True
+    for part in " ".join(option.help.split()).split("; "):
+        beginning = re.match(r"(-[a-z](?:(?:,| and) -[a-z])*): ", part) if own else None
+        if beginning:
+            is_own = bool({*own}.intersection(re.findall("-[a-z]", beginning[1])))
+        if is_own and part != "-: from standard input":
+            parts.append(part[beginning.end() if beginning else 0 :].replace(" (-: standard input)", ""))
+    return wording.in_python("; ".join(parts), function)
 
 
 def reference() -> str:
@@ -302,7 +328,9 @@ def reference() -> str:
     lines += ["| type | values |", "|---|---|"]
     lines += [f"| `{cell(kind)}` | `{cell(text)}` |" for kind, text in TYPES.items()]
     lines += ["", "## Options that functions do not take", "", "| option | reason |", "|---|---|"]
-    lines += [f"| `--{name.replace('_', '-')}` | {why} |" for name, why in sorted(LEFT_OUT.items())]
+    for name, why in sorted(LEFT_OUT.items()):
+        program, _, option = name.rpartition(" ")
+        lines.append(f"| `{f'{program} --{option}'.strip().replace('_', '-')}` | {why} |")
     lines += ["", "## Running programs", ""]
     for cls in (running.RunningJob, walking.Walk, walking.Entry):
         lines += class_lines(cls)
@@ -340,12 +368,8 @@ def cell(text: str) -> str:
 def signature_text(name: str, function: object) -> str:
     """Return the parameters of a function without their types."""
     parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
-    shown = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
-    return (
-        f"{name}{inspect.Signature(shown)}".replace("<function copy2 at ", "").split(" at 0x")[0]
-        if False
-        else (re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"{name}{inspect.Signature(shown)}"))
-    )
+    shown = inspect.Signature([parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters])
+    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"{name}{shown}")
 
 
 def docs_of(thing: object) -> str:

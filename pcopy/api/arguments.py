@@ -102,8 +102,9 @@ def _advice(function: str, keyword: str, functions: object) -> str:
 
     from pcopy.api.keywords import KEYWORDS, LEFT_OUT
 
-    if keyword in LEFT_OUT:
-        return f": {LEFT_OUT[keyword]}"
+    reason = LEFT_OUT.get(f"{function} {keyword}", LEFT_OUT.get(keyword))
+    if reason:
+        return f": {reason}"
     known = [name for name, kinds in KEYWORDS.items() if function in kinds]
     nearest = get_close_matches(keyword, [*known, "launcher", "progress"], 1)
     return f"; the nearest is {nearest[0]!r}" if nearest else "" if not functions else f"; {_joined(functions)} has it"

@@ -38,7 +38,8 @@ _WORDS_OF_EACH_PROGRAM = (b"--stop-at-eof", b"--progress=json", b"--errors=/dev/
 
 
 class Function(Generic[_Result]):
-    """A function that runs a program, and returns its summary as an object of the class named ``result``.
+    """A function that runs a program in one of its modes, and returns its summary as an object of the class named
+    ``result``.
 
     Calling it runs the program to its end. Besides its parameters and options it takes
 
@@ -46,9 +47,17 @@ class Function(Generic[_Result]):
     - ``launcher``: a command that starts the ranks, such as ``["srun", "-n", "8"]``.
     """
 
-    def __init__(self, operands: Callable[..., list[bytes]], program: str, result: str, different: type[Error] | None):
+    def __init__(
+        self,
+        operands: Callable[..., list[bytes]],
+        program: str,
+        result: str,
+        mode: str = "",
+        different: type[Error] | None = None,
+    ):
         self.operands = operands
         self.program = program
+        self.mode = mode
         self.result = result
         self.different = different
         self.__name__ = self.__qualname__ = operands.__name__
@@ -141,8 +150,10 @@ class Function(Generic[_Result]):
             return None
 
 
-def _function(program: str, result: str, different: type[Error] | None = None) -> Callable[[Any], Function[Any]]:
-    return lambda operands: Function(operands, program, result, different)
+def _function(
+    program: str, result: str, mode: str = "", different: type[Error] | None = None
+) -> Callable[[Any], Function[Any]]:
+    return lambda operands: Function(operands, program, result, mode, different)
 
 
 @_function("pcopy", "CopyResult")
@@ -160,13 +171,13 @@ def sync(source: StrOrBytesPath, destination: StrOrBytesPath) -> list[bytes]:
     return [b"--no-target-directory", b"--", path_of(source, "source"), path_of(destination, "destination")]
 
 
-@_function("pcopy", "CopyResult")
+@_function("pcopy", "CopyResult", "resume")
 def resume(job: StrOrBytesPath | UnfinishedJob) -> list[bytes]:
     """Continue a job that was interrupted, or whose items failed: its name, or its directory."""
     return [b"--resume=" + _job_path(job)]
 
 
-@_function("pverify", "CompareResult", Different)
+@_function("pverify", "CompareResult", "check", Different)
 def verify(
     path: StrOrBytesPath, signature: StrOrBytesPath | None = None, *, manifest: StrOrBytesPath | None = None
 ) -> list[bytes]:
@@ -178,7 +189,7 @@ def verify(
     return [b"--", path_of(signature, "signature"), path_of(path, "path")]
 
 
-@_function("pverify", "CompareResult")
+@_function("pverify", "CompareResult", "compare")
 def compare(a: StrOrBytesPath, b: StrOrBytesPath) -> list[bytes]:
     """Compare two trees or files by their contents or, with the option ``compare``, by other properties.
 
@@ -187,7 +198,7 @@ def compare(a: StrOrBytesPath, b: StrOrBytesPath) -> list[bytes]:
     return [b"--", path_of(a, "a"), path_of(b, "b")]
 
 
-@_function("pverify", "CompareResult")
+@_function("pverify", "CompareResult", "create")
 def sign(path: StrOrBytesPath, signature: StrOrBytesPath, *, manifest: StrOrBytesPath | None = None) -> list[bytes]:
     """Write the signature of ``path`` to the file ``signature``, and its items to the file ``manifest``."""
     words = [] if manifest is None else [b"--manifest=" + path_of(manifest, "manifest")]
@@ -215,13 +226,13 @@ def change_modes(paths: Paths | None = None, mode: str | int | None = None) -> l
     return [*words, b"--", *optional_paths_of(paths, "paths")]
 
 
-@_function("ptar", "ArchiveResult")
+@_function("ptar", "ArchiveResult", "create")
 def archive(source: Paths, archive: StrOrBytesPath) -> list[bytes]:
     """Make the tar file ``archive`` of ``source``, one or several paths."""
     return [b"--create", b"--file=" + path_of(archive, "archive"), b"--", *paths_of(source, "source")]
 
 
-@_function("ptar", "ExtractResult")
+@_function("ptar", "ExtractResult", "extract")
 def extract(archive: StrOrBytesPath, destination: StrOrBytesPath = ".", members: Paths | None = None) -> list[bytes]:
     """Unpack a tar file into ``destination``, an existing directory; only ``members`` and all below, if given."""
     words = [b"--extract", b"--file=" + path_of(archive, "archive")]
@@ -251,7 +262,7 @@ class _WalkFunction(Function[None]):
 
 
 def _walk_function(operands: Callable[..., list[bytes]]) -> _WalkFunction:
-    return _WalkFunction(operands, "pwalk", "", None)
+    return _WalkFunction(operands, "pwalk", "")
 
 
 @_walk_function

@@ -32,7 +32,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("copy", "sync", "archive",), "flag"),
     },
     "force": {
-        **dict.fromkeys(("copy", "sync", "compare", "sign", "remove",), "flag"),
+        **dict.fromkeys(("copy", "sync", "resume", "compare", "sign", "remove",), "flag"),
     },
     "no_target_directory": {
         **dict.fromkeys(("copy",), "flag"),
@@ -106,7 +106,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
     },
     "hash": {
         **dict.fromkeys(("copy", "sync",), "choice xxh3-128 blake3 none"),
-        **dict.fromkeys(("verify", "compare", "sign", "archive", "extract",), "choice xxh3-128 blake3"),
+        **dict.fromkeys(("verify", "compare", "sign", "archive",), "choice xxh3-128 blake3"),
     },
     "verify": {
         **dict.fromkeys(("copy", "sync",), "flag"),
@@ -115,10 +115,10 @@ KEYWORDS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("copy", "sync",), "flag"),
     },
     "signature": {
-        **dict.fromkeys(("copy", "sync", "archive", "extract",), "path"),
+        **dict.fromkeys(("copy", "sync", "archive",), "path"),
     },
     "manifest": {
-        **dict.fromkeys(("copy", "sync", "compare",), "path"),
+        **dict.fromkeys(("copy", "sync",), "path"),
     },
     "checkpoint": {
         **dict.fromkeys(("copy", "sync",), "path"),
@@ -159,7 +159,7 @@ KEYWORDS: dict[str, dict[str, str]] = {
             "archive", "extract", "restripe",), "flag"),
     },
     "block_size": {
-        **dict.fromkeys(("copy", "sync", "verify", "compare", "sign", "archive", "extract",), "size"),
+        **dict.fromkeys(("copy", "sync", "verify", "compare", "sign", "archive",), "size"),
     },
     "bwlimit": {
         **dict.fromkeys(("copy", "sync", "resume", "verify", "compare", "sign", "archive", "extract",), "size"),
@@ -222,6 +222,9 @@ KEYWORDS: dict[str, dict[str, str]] = {
     "sort": {
         **dict.fromkeys(("walk",), "text"),
     },
+    "recursive": {
+        **dict.fromkeys(("remove",), "flag"),
+    },
     "reference": {
         **dict.fromkeys(("change_modes",), "path"),
     },
@@ -270,7 +273,8 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "psync": {"-n": "ranks", "-u": "update", "-L": "dereference", "-x": "one_file_system"},
     "pverify": {"-n": "ranks", "-0": "null"},
     "pwalk": {"--files-from": "from_", "-0": "null", "--from0": "null", "-n": "ranks"},
-    "prm": {"-f": "force", "--files-from": "from_", "-0": "null", "--from0": "null", "-n": "ranks"},
+    "prm": {"-f": "force", "-r": "recursive", "-R": "recursive", "--files-from": "from_", "-0": "null",
+            "--from0": "null", "-n": "ranks"},
     "pchmod": {"--files-from": "from_", "-0": "null", "--from0": "null", "-n": "ranks"},
     "ptar": {"-C": "directory", "-z": "gzip", "-a": "auto_compress", "-T": "from_", "--files-from": "from_",
             "-0": "null", "--from0": "null", "-n": "ranks"},
@@ -293,6 +297,7 @@ OFFERED: dict[str, tuple[str, ...]] = {
 
 LEFT_OUT: dict[str, str] = {
     "control": "a function, or a method of RunningJob",
+    "copy resume": "the function resume() takes the job",
     "create": "chosen by the function and its parameters",
     "discard": "a function, or a method of RunningJob",
     "errors": "the exception ItemsFailed has all failures",
@@ -303,16 +308,21 @@ LEFT_OUT: dict[str, str] = {
     "json": "the function reads the output, and returns objects",
     "json_lines": "the function reads the output, and returns objects",
     "list": "chosen by the function and its parameters",
-    "output": "walk() yields entries; run pwalk for its other outputs",
-    "page": "walk() yields entries; run pwalk for its other outputs",
     "print0": "the function reads the output, and returns objects",
     "progress": "a keyword of each function: a function that is called with the progress",
     "quiet": "the program prints nothing; iterate over the job of start() for its messages",
+    "resume resume": "the function resume() takes the job",
     "show_config": "the function runs a job; run the command for that",
     "stop_at_eof": "always given: the program stops when the caller ends",
-    "summary": "walk() yields entries; run pwalk for its other outputs",
+    "sync mirror": "always so",
+    "sync no_target_directory": "always so",
+    "sync resume": "the function resume() takes the job",
     "verbose": "the program prints nothing; iterate over the job of start() for its messages",
     "version": "the function runs a job; run the command for that",
+    "walk force": "walk() yields entries; run pwalk for its other outputs",
+    "walk output": "walk() yields entries; run pwalk for its other outputs",
+    "walk page": "walk() yields entries; run pwalk for its other outputs",
+    "walk summary": "walk() yields entries; run pwalk for its other outputs",
     "yes": "always given: the function does not ask",
 }
-"""Options of the programs that no function, or not each function, takes, and the reason."""
+"""Options that functions do not take, or (after the name of a function) that it does not, and why."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-_PARAMETERS: Mapping[str, Mapping[str, str]] = {
+PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "archive": {"--file": "archive", "-f": "archive"},
     "extract": {"--file": "archive", "-f": "archive", "--directory": "destination", "-C": "destination"},
     "sign": {"--create": "signature"},
@@ -106,7 +106,7 @@ def _keyword_or_parameter(option: str, value: str, function: str, program: str) 
     from pcopy.api import functions
     from pcopy.api.keywords import KEYWORDS, SPELLINGS
 
-    name = _PARAMETERS.get(function, {}).get(option)
+    name = PARAMETERS.get(function, {}).get(option)
     if name:
         return name + _without_placeholder(value)
     name = SPELLINGS.get(program, {}).get(option) or _keyword(option)
@@ -117,8 +117,11 @@ def _keyword_or_parameter(option: str, value: str, function: str, program: str) 
         return name + _without_placeholder(value)
     if option in _FUNCTIONS.get(program, {}):
         return ""
-    others = [kind for each, kind in kinds.items() if getattr(functions, each, functions.copy).program == program]
-    return _keyword_with_value(name, others[0], value) if others else ""
+    others = [each for each in vars(functions).values() if getattr(each, "program", "") == program]
+    for other in others:
+        if other.__name__ in kinds:
+            return _keyword_with_value(name, kinds[other.__name__], value)
+    return name + _without_placeholder(value) if any(name in other.parameters for other in others) else ""
 
 
 def _keyword(option: str) -> str:

@@ -69,6 +69,8 @@ class Option(NamedTuple):
       mapping if that depends on its own value. A setting of a file that contradicts a later one is ignored.
     - ``requires``: options of which one must be given, too; otherwise a setting of a file is ignored.
     - ``one_of``: options of a program with the same text here are refused together on the command line.
+    - ``modes``: the modes of the program (``ProgramCommandLine.modes``) in which it has an effect, separated by spaces;
+      empty: all.
     - ``with_commands``: the commands on stored jobs with which it may be given, separated by spaces. ``resume`` is one
       of them if the option does not change the copies.
     - ``field``: the field of the job's options that it sets; empty if it is not stored with the job. If
@@ -98,6 +100,7 @@ class Option(NamedTuple):
     excludes: str | Mapping[str, str] = ""
     requires: str = ""
     one_of: str = ""
+    modes: str = ""
     with_commands: str = ""
     field: str = ""
     variants: Mapping[str, Mapping[str, Any]] = {}

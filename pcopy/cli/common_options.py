@@ -115,6 +115,7 @@ COMMON_OPTIONS: tuple[Option, ...] = (
                 "group": "what to do",
                 "help": "-c and -x: list what would be archived or unpacked (with WHICH all: also what is left out); "
                 f"change nothing. {_DIFFERENCE_WORDS}",
+                "modes": "create extract",
             },
             "pbcast": {
                 "group": "operation",
@@ -159,7 +160,7 @@ COMMON_OPTIONS: tuple[Option, ...] = (
                 "excludes": {"none": "verify repair signature manifest"},
                 "field": "hash",
             },
-            "ptar": {"group": "what to do"},
+            "ptar": {"group": "what to do", "modes": "create list"},
         },
     ),
     Option(
@@ -172,7 +173,7 @@ COMMON_OPTIONS: tuple[Option, ...] = (
         default=0,
         variants={
             _COPIES: {"group": "tuning", "default": Options().block_size, "field": "block_size"},
-            "ptar": {"group": "what to do"},
+            "ptar": {"group": "what to do", "modes": "create list"},
         },
     ),
     Option(
@@ -293,6 +294,7 @@ COMMON_OPTIONS: tuple[Option, ...] = (
         "write all failures to FILE, one JSON object a line",
         value="FILE",
         with_commands="resume",
+        variants={"ptar": {"modes": "create extract"}},
     ),
     Option(
         "--log",
@@ -301,6 +303,7 @@ COMMON_OPTIONS: tuple[Option, ...] = (
         "write the outcome of each item to FILE, one JSON object a line",
         value="FILE",
         with_commands="resume",
+        variants={"ptar": {"modes": "create extract"}},
     ),
     Option(
         "--json",

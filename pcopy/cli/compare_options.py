@@ -128,6 +128,7 @@ COMPARE_OPTIONS: tuple[Option, ...] = (
         parse=_parse_properties,
         list_words=lambda: (*_PROPERTY_NAMES, _ALL_PROPERTIES),
         in_files=False,
+        modes="compare",
     ),
     Option(
         "--modify-window",
@@ -137,6 +138,7 @@ COMPARE_OPTIONS: tuple[Option, ...] = (
         value="SECONDS",
         parse=parse_non_negative,
         default=0,
+        modes="compare",
     ),
     Option(
         "--output",
@@ -149,6 +151,7 @@ COMPARE_OPTIONS: tuple[Option, ...] = (
         parse=_parse_path_class_and_file,
         default=[],
         in_files=False,
+        modes="compare",
     ),
     Option(
         "-0 --null",
@@ -157,6 +160,7 @@ COMPARE_OPTIONS: tuple[Option, ...] = (
         "paths in FILE end with a NUL: any name can be listed",
         dest="nul_separated",
         in_files=False,
+        modes="compare",
     ),
 )
 """The options of a comparison by properties."""

@@ -41,7 +41,6 @@ PRM_OPTIONS: tuple[Option, ...] = (
         "what is removed",
         "with --from: remove each listed directory with its contents; without -r, only if the "
         "list leaves it empty; a PATH without --from is always removed with its contents",
-        is_listed=False,
     ),
 )
 """The options that only ``prm`` has."""

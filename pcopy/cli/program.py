@@ -91,6 +91,8 @@ class ProgramCommandLine(ABC):
     """What the ranks do, as a verb for the help."""
     done: str
     """What is done with items, as a participle for the help."""
+    modes: Sequence[str] = ()
+    """The names of its modes, if it has several with options of their own; ``Option.modes`` has some of them."""
     operand = "PATH"
     """What the help calls the trees on which the program works."""
     option_advice: UnknownOptionAdvice

@@ -72,6 +72,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         brief="the directory of PATHs, or to unpack into",
         value="DIR",
         in_files=False,
+        modes="create extract",
     ),
     Option(
         "--strip-components",
@@ -82,6 +83,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         parse=parse_non_negative,
         default=0,
         in_files=False,
+        modes="extract",
     ),
     Option(
         "--sparse-limit",
@@ -92,6 +94,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         value="N",
         parse=parse_non_negative,
         in_files=False,
+        modes="extract list",
     ),
     Option("--numeric-owner", "ptar", "what to do", "use numbers for owners and groups, not names"),
     Option(
@@ -114,6 +117,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         dest="compress_as",
         in_files=False,
         one_of="compression",
+        modes="create",
     ),
     Option(
         "--zstd",
@@ -126,6 +130,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         dest="compress_as",
         in_files=False,
         one_of="compression",
+        modes="create",
     ),
     Option(
         "-a --auto-compress",
@@ -134,12 +139,14 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         "-c: without -z and --zstd, the end of ARCHIVE's name chooses the compression: .tar.gz, .tgz, .tar.zst or "
         ".tzst (default)",
         in_files=False,
+        modes="create",
     ),
     Option(
         "--no-auto-compress",
         "ptar",
         "what to do",
         "-c: without -z and --zstd, do not compress, whatever the name of ARCHIVE is",
+        modes="create",
     ),
     Option("-p --preserve-permissions --same-permissions", "ptar", "what to do", "no effect: on by default"),
     Option("-S --sparse", "ptar", "what to do", "no effect: on by default"),
@@ -155,7 +162,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         choices=("pax", "posix"),
         default="pax",
     ),
-    Option("--one-file-system", "ptar", "what to do", "-c: leave out what is mounted below PATH"),
+    Option("--one-file-system", "ptar", "what to do", "-c: leave out what is mounted below PATH", modes="create"),
     Option(
         "--signature",
         "ptar",
@@ -164,6 +171,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         "read the contents of the archive, and write their signature to FILE",
         value="FILE",
         in_files=False,
+        modes="create list",
     ),
     Option(
         "--resume",
@@ -171,6 +179,7 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         "what to do",
         "-c: continue the archive that an interrupted run of the same command has begun, if there is one",
         in_files=False,
+        modes="create",
     ),
     Option(
         "--checkpoint-interval",
@@ -180,8 +189,9 @@ PTAR_OPTIONS: tuple[Option, ...] = (
         value="SECONDS",
         parse=parse_seconds,
         default=60.0,
+        modes="create",
     ),
-    Option("--no-sync", "ptar", "operation", "do not wait until all is on stable storage"),
+    Option("--no-sync", "ptar", "operation", "do not wait until all is on stable storage", modes="create extract"),
 )
 """The options that only ``ptar`` has."""
 
@@ -191,6 +201,7 @@ class PtarCommandLine(ProgramCommandLine):
 
     option_tables = (PTAR_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
     work, done = "work", "archived"
+    modes = ("create", "extract", "list")
     option_advice = ADVICE_OF_PTAR
     usage = """\
 ptar -c -f ARCHIVE [options] PATH...

@@ -40,6 +40,7 @@ PVERIFY_OPTIONS: tuple[Option, ...] = (
         brief="write the signature of PATH to this file",
         value="SIGNATURE",
         in_files=False,
+        modes="create",
     ),
     Option(
         "--manifest",
@@ -49,6 +50,7 @@ PVERIFY_OPTIONS: tuple[Option, ...] = (
         brief="compare with MANIFEST; with --create: write it",
         value="MANIFEST",
         in_files=False,
+        modes="create check",
     ),
     Option(
         "--force",
@@ -56,6 +58,7 @@ PVERIFY_OPTIONS: tuple[Option, ...] = (
         "what is compared",
         "let --create, --output and (with --create) --manifest replace existing files",
         in_files=False,
+        modes="create compare",
     ),
     Option("--direct", "pverify", "operation", "read without the page cache (O_DIRECT)"),
     Option("--drop-cache", "pverify", "operation", "drop files from the page cache after they are read"),
@@ -68,6 +71,7 @@ class PverifyCommandLine(ProgramCommandLine):
 
     option_tables = (PVERIFY_OPTIONS, COMPARE_OPTIONS, FILTER_OPTIONS, COMMON_OPTIONS)
     work, done = "read", "compared"
+    modes = ("create", "check", "compare")
     option_advice = ADVICE_OF_PVERIFY
     status_if_output_lost = EXIT_REFUSED
     needs_standard_output = True
