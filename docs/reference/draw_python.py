@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 import pcopy  # noqa: E402
 from docs.drawn import write_or_check  # noqa: E402
 from pcopy.api import errors, functions, results, running, shutil_like, walking, wording  # noqa: E402
+from pcopy.api.signatures import LAUNCHER_TYPE, PROGRESS_TYPE, TYPES, type_of  # noqa: E402
 from pcopy.cli.argument_types import Option  # noqa: E402
 from pcopy.cli.job_options import JOB_COMMANDS  # noqa: E402
 from pcopy.cli.programs import load_program  # noqa: E402
@@ -69,21 +70,6 @@ KINDS = {
     **dict.fromkeys(("USER:GROUP", "USER[:GROUP]", "GROUP", "MODE", "TABLE", "KEY", "HOW"), "text"),
 }
 """The kind of an option's value (``pcopy/api/arguments.py``), by its placeholder in the help."""
-TYPES = {
-    "flag": "bool",
-    "integer": "int",
-    "integer auto": 'int | Literal["auto"]',
-    "size": "int | str",
-    "seconds": "float | timedelta",
-    "time": "float | timedelta | date | str",
-    "text": "str | int",
-    "list": "str | Sequence[str]",
-    "texts": "str | bytes | Sequence[str | bytes]",
-    "path": "StrOrBytesPath",
-    "paths": "Paths",
-    "listing": "Paths",
-}
-"""The type of each kind in the stub."""
 
 
 class Keyword(NamedTuple):
@@ -220,15 +206,6 @@ def wrapped(line: str) -> Iterable[str]:
     yield line
 
 
-def type_of(kind: str) -> str:
-    """Return the type of a kind's values, as in the stub."""
-    words = kind.split()
-    if "choice" in words:
-        literal = ", ".join(f'"{word}"' for word in words[words.index("choice") + 1 :])
-        return f"{'bool | ' if words[0] == 'flag' else ''}Literal[{literal}]"
-    return TYPES[kind]
-
-
 def stub() -> str:
     """Return the text of ``pcopy/__init__.pyi``."""
     lines = [
@@ -265,9 +242,9 @@ def stub_of(function: str) -> list[str]:
         lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
     lines += [] if is_keyword_only else ["    *,"]
     lines += [f"    {keyword.name}: {type_of(keyword.kind)} | None = ...," for keyword in keywords_of(function)]
-    lines.append("    launcher: Sequence[str | bytes] | None = ...,")
+    lines.append(f"    launcher: {LAUNCHER_TYPE} | None = ...,")
     if function != "walk":
-        lines.append("    progress: Callable[[Progress], object] | None = ...,")
+        lines.append(f"    progress: {PROGRESS_TYPE} | None = ...,")
     lines += [f") -> {result}:", f'    """{inspect.cleandoc(definition.operands.__doc__)}']
     lines += ["", "    Options:", ""]
     for keyword in keywords_of(function):

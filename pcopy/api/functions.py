@@ -79,15 +79,10 @@ class Function(Generic[_Result]):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The parameters and options, for ``help`` and notebooks."""
-        import inspect
+        """The parameters and options with their types, for ``help`` and notebooks."""
+        from pcopy.api.signatures import signature_of
 
-        from pcopy.api.keywords import KEYWORDS
-
-        own = inspect.signature(self.operands).parameters.values()
-        names = [*(name for name, kinds in KEYWORDS.items() if self.__name__ in kinds), "launcher", "progress"]
-        more = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names)
-        return inspect.Signature([*own, *more])
+        return signature_of(self)
 
     def start(self, *operands: Any, **options: Any) -> RunningJob[_Result]:
         """Start the program, and return it."""

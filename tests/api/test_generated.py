@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,31 @@ def test_signatures_are_shown_by_notebooks() -> None:
     assert shown.parameters["existing"].kind is inspect.Parameter.KEYWORD_ONLY
     assert "Copy ``source``" in (inspect.getdoc(pcopy.copy) or "")
     assert repr(pcopy.copy) == "<function pcopy.copy>"
+
+
+def test_signatures_have_the_types_of_the_stub() -> None:
+    """``None`` is the default of each option; the stub writes an ellipsis for all defaults."""
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            shown = inspect.signature(getattr(pcopy, node.name))
+            parameters = [*node.args.args, *node.args.kwonlyargs]
+            written = {each.arg: ast.unparse(each.annotation or each) for each in parameters}
+            annotations = {name: str(each.annotation).replace('"', "'") for name, each in shown.parameters.items()}
+            assert annotations == written, node.name
+            assert shown.return_annotation == ast.unparse(node.returns or node)
+            defaults = len(node.args.defaults) + sum(each is not None for each in node.args.kw_defaults)
+            assert sum(each.default is not each.empty for each in shown.parameters.values()) == defaults
+            assert all(
+                shown.parameters[each.arg].kind is inspect.Parameter.KEYWORD_ONLY for each in node.args.kwonlyargs
+            )
+
+
+def test_help_shows_the_types() -> None:
+    text = pydoc.plain(pydoc.render_doc(pcopy.copy)).replace("'", "")
+    assert "source: Paths, destination: StrOrBytesPath, *, ranks: int | None = None" in text
+    assert 'existing: Literal["replace", "changed", "newer", "skip", "fail"] | None = None' in text
+    assert "-> CopyResult" in text
+    assert "progress" not in inspect.signature(pcopy.walk).parameters
 
 
 GOOD = """\
