@@ -312,7 +312,7 @@ def reference() -> str:
     for cls in (running.RunningJob, walking.Walk, walking.Entry):
         lines += class_lines(cls)
     lines += ["## Results and events", ""]
-    for name in ("Result", "TreeResult", *pcopy._INTERFACE["results"].split()):
+    for name in ("Result", "TreeResult", "TarResult", *pcopy._INTERFACE["results"].split()):
         if name != "Event":
             lines += class_lines(getattr(results, name))
     lines += ["## Exceptions", ""]

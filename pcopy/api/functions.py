@@ -18,14 +18,14 @@ from pcopy.api.arguments import (
     path_of,
     paths_of,
 )
-from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
+from pcopy.api.errors import Different, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
 
 if TYPE_CHECKING:
     import inspect
     from datetime import date, timedelta
 
-    from pcopy.api.results import UnfinishedJob
+    from pcopy.api.results import CompareResult, UnfinishedJob
     from pcopy.api.walking import Walk
 
 _Result = TypeVar("_Result")
@@ -53,13 +53,13 @@ class Function(Generic[_Result]):
         program: str,
         result: str,
         mode: str = "",
-        different: type[Error] | None = None,
+        difference: Callable[[Sequence[bytes], Any], str] | None = None,
     ):
         self.operands = operands
         self.program = program
         self.mode = mode
         self.result = result
-        self.different = different
+        self.difference = difference
         self.__name__ = self.__qualname__ = operands.__name__
         self.__module__ = "pcopy"
         text = (operands.__doc__ or "").rstrip()
@@ -98,19 +98,20 @@ class Function(Generic[_Result]):
             raise InvalidOption(f"{self.__name__}(launcher={launcher!r}): not a sequence of words")
         words = self.operands(*operands, **named)
         own = option_words(self.__name__, options)
-        checkpoint = options.get("checkpoint")
         return Request(
             self.program,
             [*_WORDS_OF_EACH_PROGRAM, *([b"--json"] if self.result else []), *own.words, *words],
-            self._finish,
+            lambda ended: self._finish(words, ended),
             own.listed,
             tuple(launcher),
             progress,
-            None if checkpoint in (None, "none", b"none") else os.path.abspath(os.fsdecode(checkpoint)),
+            _named_job([*own.words, *words]),
         )
 
-    def _finish(self, ended: FinishedProcess) -> _Result:
-        """Return the result of a program that has ended, or raise the exception for its status."""
+    def _finish(self, words: Sequence[bytes], ended: FinishedProcess) -> _Result:
+        """Return the result of a program that has ended, or raise the exception for its status. ``words`` are those of
+        the operands.
+        """
         result = self._summary(ended)
         details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
         message = ended.message or f"{self.program} ended with status {ended.status}"
@@ -125,8 +126,8 @@ class Function(Generic[_Result]):
             raise InternalError(f"{message}{lost}", **details)
         if ended.status == 0 or (ended.status == 1 and self.__name__ == "compare"):
             return cast(_Result, result)
-        if ended.status == 1 and self.different:
-            raise self.different("the contents are not those that are expected", **details)
+        if ended.status == 1 and self.difference:
+            raise Different(self.difference(words, result), **details)
         first = next(iter(ended.failures), None)
         raise ItemsFailed(f"{len(ended.failures)} failed; the first one: {first}" if first else message, **details)
 
@@ -136,9 +137,11 @@ class Function(Generic[_Result]):
 
         if ended.summary is None or not self.result:
             return None
-        more = {}
+        more: dict[str, Any] = {}
         if self.result == "CompareResult":
             more["differences"] = ended.lines.parsed(results.Difference.from_json)
+            if self.mode == "create" or ended.summary.get("expected") is not None:  # No items were compared.
+                more |= dict.fromkeys(("changed", "missing", "extra"))
         try:
             return getattr(results, self.result).from_json(ended.summary, **more)
         except TypeError:
@@ -146,9 +149,9 @@ class Function(Generic[_Result]):
 
 
 def _function(
-    program: str, result: str, mode: str = "", different: type[Error] | None = None
+    program: str, result: str, mode: str = "", difference: Callable[[Sequence[bytes], Any], str] | None = None
 ) -> Callable[[Any], Function[Any]]:
-    return lambda operands: Function(operands, program, result, mode, different)
+    return lambda operands: Function(operands, program, result, mode, difference)
 
 
 @_function("pcopy", "CopyResult")
@@ -172,7 +175,16 @@ def resume(job: StrOrBytesPath | UnfinishedJob) -> list[bytes]:
     return [b"--resume=" + _job_path(job)]
 
 
-@_function("pverify", "CompareResult", "check", Different)
+def _difference_text(words: Sequence[bytes], result: CompareResult) -> str:
+    """Return the message of ``Different`` for the operands of ``verify``."""
+    path, signature = (word.decode(errors="backslashreplace") for word in (words[-1], words[-2]))
+    if words[0] == b"--":
+        return f"{path}: differs from the signature in {signature}"
+    count, manifest = len(result.differences), words[0].partition(b"=")[2].decode(errors="backslashreplace")
+    return f"{path}: {count} {'item differs' if count == 1 else 'items differ'} from the manifest {manifest}"
+
+
+@_function("pverify", "CompareResult", "check", _difference_text)
 def verify(
     path: StrOrBytesPath, signature: StrOrBytesPath | None = None, *, manifest: StrOrBytesPath | None = None
 ) -> list[bytes]:
@@ -313,6 +325,18 @@ def discard(
         raise InvalidOption("discard(): name a job, or give older_than")
     words = option_words("discard", {"older_than": older_than}).words
     run_command([*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words])
+
+
+def _named_job(words: Sequence[bytes]) -> str | None:
+    """Return the directory that the ``words`` of a command line name for the job, as an absolute path, or the name of
+    the job that they resume; None if there is none.
+    """
+    found = [word.partition(b"=") for word in words if word.startswith((b"--checkpoint=", b"--resume="))]
+    if not found or found[-1][2] == b"none":
+        return None
+    option, _, job = found[-1]
+    is_name = option == b"--resume" and b"/" not in job
+    return os.fsdecode(job if is_name else os.path.abspath(job))
 
 
 def _job_path(job: StrOrBytesPath | UnfinishedJob) -> bytes:

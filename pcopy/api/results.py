@@ -26,7 +26,7 @@ class JsonObject:
     def from_json(cls, values: Mapping[str, Any], **more: Any) -> Self:
         """Return the object with these values, and with the fields ``more``."""
         names = cls.__dataclass_fields__
-        known = {name: value for name, value in values.items() if name in names}
+        known = {name: value for name, value in values.items() if name in names and name not in more}
         return cls(**known, **more, other={name: value for name, value in values.items() if name not in names})
 
 
@@ -221,7 +221,9 @@ class CompareResult(TreeResult):
     - ``same``: True if nothing differs; None if nothing was compared.
     - ``differences``: the items that differ; it can be iterated several times.
     - ``signature``: of the path, or of the first one, in hexadecimal digits; ``expected``: the one in the file.
-    - ``changed``, ``missing``, ``extra``: numbers of differences; None with the option ``compare``.
+    - ``changed``, ``missing``, ``extra``: numbers of differences; None where no items are compared, as with a signature
+      or by ``sign``, and with the option ``compare``.
+    - ``files`` and the other numbers of items count both trees, except with the option ``compare``.
     - ``bytes_per_second``: bytes read, by ``seconds``.
     - With the option ``compare``: ``compared``: the properties; ``found``: items found; ``common``: items that both
       trees have; ``only_a``, ``only_b``, ``differ``: numbers of differences; ``differ_in``: of each property.
@@ -275,13 +277,14 @@ class ChangeResult(TreeResult):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractResult(TreeResult):
-    """The summary of ``extract``.
+class TarResult(TreeResult):
+    """What the summaries of ``archive`` and ``extract`` have.
 
-    - ``found``: members found; ``hardlinks``: members that are hard links.
+    - ``found``: items, or members of the archive, found.
+    - ``hardlinks``: members that are hard links: further names of files that the archive has.
     - ``skipped``, ``changed``, ``vanished``, ``excused``, ``warnings``: as in ``CopyResult``.
     - ``archive``: the absolute path of the archive, for people.
-    - ``dry_run``: True if nothing was written; ``sequential``: True if each file was written in order.
+    - ``dry_run``: True if nothing was written.
     """
 
     found: int
@@ -293,30 +296,26 @@ class ExtractResult(TreeResult):
     warnings: int
     archive: str
     dry_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractResult(TarResult):
+    """The summary of ``extract``.
+
+    - ``sequential``: True if each file was written in order.
+    """
+
     sequential: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveResult(TreeResult):
+class ArchiveResult(TarResult):
     """The summary of ``archive``.
 
-    - ``found``: items found; ``hardlinks``: names of files that the archive already has.
-    - ``skipped``, ``changed``, ``vanished``, ``excused``, ``warnings``: as in ``CopyResult``.
-    - ``archive``: the absolute path of the archive, for people.
-    - ``dry_run``: True if nothing was written.
     - ``signature``: the signature of the archived trees, if the option ``signature`` was given.
     - ``pieces_resumed``: with the option ``resume``: parts of the archive that an earlier run has written.
     """
 
-    found: int
-    hardlinks: int
-    skipped: int
-    changed: int
-    vanished: int
-    excused: int
-    warnings: int
-    archive: str
-    dry_run: bool
     signature: str | None = None
     pieces_resumed: int | None = None
 

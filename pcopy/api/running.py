@@ -62,7 +62,7 @@ class Request(NamedTuple, Generic[_Result]):
     - ``listed``: paths that ``--from`` is to list; None: the option is not given so.
     - ``launcher``: the command that starts the ranks; empty: the program does.
     - ``progress``: is called with each progress in the thread that waits.
-    - ``job``: the directory that the user has chosen for the job.
+    - ``job``: the directory that the user has chosen for the job, or the name of a recorded one.
     """
 
     program: str
@@ -458,10 +458,19 @@ class RunningJob(Generic[_Result]):
         return Notice(text.removeprefix(f"{self._request.program}: "))
 
     def _finished_process(self, status: int) -> FinishedProcess:
-        summary = self._summary
-        job = (summary or {}).get("job") if summary is not None else self.name
-        job = self._request.job if job is not None and self._request.job else job
-        return FinishedProcess(status, self._message(), summary, self._lines, self._failures, job, self._is_stopped)
+        return FinishedProcess(
+            *(status, self._message(), self._summary, self._lines, self._failures, self._kept_job(), self._is_stopped)
+        )
+
+    def _kept_job(self) -> str | None:
+        """Return what ``resume`` finds the job by, after the program has ended; None if the job is not kept."""
+        named, reported = self._request.job, self._last.job if self._last else None
+        if self._summary is not None:
+            job: str | None = self._summary.get("job")
+            return job and (named or job)
+        if named is None or reported is not None or not os.path.isabs(named):
+            return named or reported
+        return named if os.path.isdir(named) else None
 
     def _message(self) -> str:
         """Return the last lines for people that say why the program has ended."""

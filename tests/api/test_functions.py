@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import json
 import os
 import stat
@@ -125,19 +124,31 @@ class TestComparisons:
         assert signed.signature is not None
         assert signed.signature in (area / "signature").read_text()
         assert signed.same is None
+        assert (signed.changed, signed.missing, signed.extra, signed.found) == (None, None, None, None)
         pcopy.copy(tree, area / "copy")
-        assert pcopy.verify(area / "copy", area / "signature").same is True
-        assert pcopy.verify(area / "copy", manifest=area / "manifest").same is True
+        equal = pcopy.verify(area / "copy", area / "signature")
+        assert (equal.same, equal.changed, equal.missing, equal.extra) == (True, None, None, None)
+        equal = pcopy.verify(area / "copy", manifest=area / "manifest")
+        assert (equal.same, equal.changed, equal.missing, equal.extra) == (True, 0, 0, 0)
         (area / "copy/inner/file.tmp").write_bytes(b"y" * 5000)
         os.unlink(os.fsencode(area / "copy") + b"/" + ODD)
         with pytest.raises(pcopy.Different) as different:
             pcopy.verify(area / "copy", area / "signature")
-        assert different.value.result.expected == signed.signature != different.value.result.signature
+        result = different.value.result
+        assert result.expected == signed.signature != result.signature
+        assert (result.same, result.changed, result.missing, result.extra) == (False, None, None, None)
+        assert str(different.value) == f"{area}/copy: differs from the signature in {area}/signature"
         with pytest.raises(pcopy.ItemsFailed) as failed:
             pcopy.verify(area / "copy", manifest=area / "manifest")
         found = {(each.path, each.difference) for each in failed.value.result.differences}
         assert found == {(b"inner/file.tmp", "changed"), (ODD, "missing")}
+        result = failed.value.result
+        assert (result.same, result.changed, result.missing, result.extra) == (False, 1, 1, 0)
         assert failed.value.status == 1
+        assert str(failed.value) == f"{area}/copy: 2 items differ from the manifest {area}/manifest"
+        (area / "copy/inner/file.tmp").write_bytes(b"x" * 5000)
+        with pytest.raises(pcopy.Different, match="copy: 1 item differs from the manifest "):
+            pcopy.verify(area / "copy", manifest=area / "manifest")
 
     def test_comparison_returns_differences(self, area: Path, tree: Path) -> None:
         pcopy.copy(tree, area / "copy")
@@ -372,8 +383,8 @@ def test_results_have_the_keys_that_programs_print(area: Path, tree: Path, name:
     result = kind.from_json(printed, **more)
     assert dict(result.other) == {}
     assert {key: getattr(result, key) for key in printed} == printed
-    text = inspect.getdoc(kind) or ""
-    for key in {*printed} - {*results.TreeResult.__dataclass_fields__}:
+    text = "".join(base.__doc__ or "" for base in kind.__mro__ if base is not object)
+    for key in printed:
         assert f"``{key}``" in text, key
 
 
