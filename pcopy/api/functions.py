@@ -82,7 +82,7 @@ class Function(Generic[_Result]):
         """The parameters and options with their types, for ``help`` and notebooks."""
         from pcopy.api.signatures import signature_of
 
-        return signature_of(self)
+        return signature_of(self.operands, self.result)
 
     def start(self, *operands: Any, **options: Any) -> RunningJob[_Result]:
         """Start the program, and return it."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pcopy.api.functions import Function
 from pcopy.api.keywords import KEYWORDS
 
 TYPES: Mapping[str, str] = {
@@ -37,21 +36,25 @@ def type_of(kind: str) -> str:
     return TYPES[kind]
 
 
-def option_types(function: Function[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the names of the options of a function, with their types."""
+def option_types(function: str, result: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the options of a function, with their types. ``result`` is the class that it returns."""
     for name, kinds in KEYWORDS.items():
-        if function.__name__ in kinds:
-            yield name, type_of(kinds[function.__name__])
+        if function in kinds:
+            yield name, type_of(kinds[function])
     yield "launcher", LAUNCHER_TYPE
-    if function.result:
+    if result:
         yield "progress", PROGRESS_TYPE
 
 
-def signature_of(function: Function[Any]) -> inspect.Signature:
-    """Return the parameters and options of a function. Their annotations are texts, as those of the parameters are."""
+def signature_of(operands: Callable[..., Any], result: str) -> inspect.Signature:
+    """Return the parameters and options of a function. Their annotations are texts, as those of the parameters are.
+
+    ``operands`` has the name and the parameters of the function, and ``result`` is the class that it returns; empty: it
+    yields entries.
+    """
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=f"{text} | None")
-        for name, text in option_types(function)
+        for name, text in option_types(operands.__name__, result)
     ]
-    parameters = inspect.signature(function.operands).parameters.values()
-    return inspect.Signature([*parameters, *options], return_annotation=function.result or "Walk")
+    parameters = inspect.signature(operands).parameters.values()
+    return inspect.Signature([*parameters, *options], return_annotation=result or "Walk")

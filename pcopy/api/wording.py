@@ -64,12 +64,12 @@ def in_python(text: str, function: str) -> str:
     """Return ``text``, a message or the help of a program, with the keywords and parameters of ``function`` instead of
     options and operands. Options of other programs and those that no function has stay as they are.
     """
-    from pcopy.api import functions
+    from pcopy.api.keywords import FUNCTIONS
 
-    definition = getattr(functions, function)
-    text = _WORD.sub(lambda match: _in_python(match, function, definition.program), text)
+    program, parameters = FUNCTIONS[function]
+    text = _WORD.sub(lambda match: _in_python(match, function, program), text)
     for placeholder, names in _OPERANDS.items():
-        for name in {*names}.intersection(definition.parameters):
+        for name in {*names}.intersection(parameters):
             text = _with_parameter(text, placeholder, name)
     return text
 
@@ -103,8 +103,7 @@ def _in_python(match: re.Match[str], function: str, program: str) -> str:
 
 def _keyword_or_parameter(option: str, value: str, function: str, program: str) -> str:
     """Return the keyword or the parameter for an option of the program, with its value; empty if there is none."""
-    from pcopy.api import functions
-    from pcopy.api.keywords import KEYWORDS, SPELLINGS
+    from pcopy.api.keywords import FUNCTIONS, KEYWORDS, SPELLINGS
 
     name = PARAMETERS.get(function, {}).get(option)
     if name:
@@ -113,15 +112,16 @@ def _keyword_or_parameter(option: str, value: str, function: str, program: str) 
     kinds = KEYWORDS.get(name, {})
     if function in kinds:
         return _keyword_with_value(name, kinds[function], value)
-    if name in getattr(functions, function).parameters:
+    if name in FUNCTIONS[function].parameters:
         return name + _without_placeholder(value)
     if option in _FUNCTIONS.get(program, {}):
         return ""
-    others = [each for each in vars(functions).values() if getattr(each, "program", "") == program]
+    others = [each for each in FUNCTIONS if FUNCTIONS[each].program == program]
     for other in others:
-        if other.__name__ in kinds:
-            return _keyword_with_value(name, kinds[other.__name__], value)
-    return name + _without_placeholder(value) if any(name in other.parameters for other in others) else ""
+        if other in kinds:
+            return _keyword_with_value(name, kinds[other], value)
+    is_parameter = any(name in FUNCTIONS[other].parameters for other in others)
+    return name + _without_placeholder(value) if is_parameter else ""
 
 
 def _keyword(option: str) -> str:
