@@ -162,6 +162,27 @@ def test_imports_follow_the_layers() -> None:
     assert len(own) > 100
 
 
+def test_no_module_uses_the_names_of_packages_that_functions_have() -> None:
+    """``pcopy.walk`` and others are functions of the interface, so ``import pcopy.walk.globbing`` and
+    ``from pcopy import walk`` bind the function. Modules write ``from pcopy.walk.globbing import ...``.
+    """
+    import pcopy
+
+    shared = {path.name for path in PACKAGE.iterdir() if path.is_dir()} & {*vars(pcopy)["__all__"]}
+    assert shared == {"archive", "jobs", "walk"}
+    found = []
+    for file in sources():
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                if isinstance(node, ast.Import):
+                    names = [name.split(".")[1] for name in names if name.startswith("pcopy.")]
+                elif node.module != "pcopy":
+                    names = []
+                found += [f"{file}:{node.lineno}" for name in names if name in shared]
+    assert found == []
+
+
 def circles(edges: dict[str, set[str]]) -> set[tuple[str, ...]]:
     """Return the groups of modules that reach each other."""
     reached = {module: reachable(module, edges) for module in edges}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import pcopy
 from pcopy import errors
 from pcopy.cli.programs import PROGRAMS, load_program
 from tests.support.command import REPOSITORY, command
@@ -57,6 +59,14 @@ def test_no_text_of_the_program_names_a_file_that_is_not_installed() -> None:
         literals = re.findall(r'"(?:[^"\\\n]|\\.)*"', re.sub(r"(?m)^#include.*", "", path.read_text()))
         found += [f"{path}: {text}" for text in literals if FILE_OF_A_CHECKOUT.search(text)]
     assert not found
+
+
+@pytest.mark.parametrize("name", ["pcopy", *vars(pcopy)["__all__"]])
+def test_help_of_python_names_no_file_that_is_not_installed(name: str) -> None:
+    """The module, and each name of the interface for Python with its methods, as ``help`` shows them."""
+    text = pydoc.plain(pydoc.render_doc(pcopy if name == "pcopy" else getattr(pcopy, name)))
+    shown = [line for line in text.splitlines() if not line.strip().startswith(str(REPOSITORY))]  # under FILE
+    assert not [line for line in shown if FILE_OF_A_CHECKOUT.search(line)]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (REPOSITORY / "docs/man").glob("*.[15]")))
