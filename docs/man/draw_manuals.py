@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from docs.drawn import write_or_check  # noqa: E402
 from pcopy import __version__  # noqa: E402
 from pcopy.cli.argument_types import Option  # noqa: E402
-from pcopy.cli.common_options import OPTION_GROUPS  # noqa: E402
+from pcopy.cli.common_options import SIZE_TEXT  # noqa: E402
 from pcopy.cli.program import ProgramCommandLine  # noqa: E402
 from pcopy.cli.programs import PROGRAM_SUMMARIES, load_program  # noqa: E402
 
@@ -127,18 +127,16 @@ def page_of(program: ProgramCommandLine, common: Texts) -> Page:
         text = own.find(title.lower())
         if text is None:
             text = common.find(title.lower())
+        first, *more = program.group_texts(title) or [""]
         if text is None:
-            text = help_sentence(group_text(program, title))
+            text = help_sentence(first)
+        elif first == SIZE_TEXT:
+            more = [SIZE_TEXT]
+        text = "\n\n".join([text, *map(help_sentence, more)])
         groups.append(Group(title[0].upper() + title[1:], text, entries))
     own.refuse_unused()
     usage = [line.strip() for line in program.usage.splitlines()]
     return Page(program.name, PROGRAM_SUMMARIES[program.name], usage, [p for p in parts if p.level == 2], groups)
-
-
-def group_text(program: ProgramCommandLine, title: str) -> str:
-    """Return the text of the help below the ``title`` of a group."""
-    found = next(text for group, text in OPTION_GROUPS.items() if group.format(done=program.done) == title)
-    return found.format(operand=program.operand)
 
 
 def entry_of(program: ProgramCommandLine, option: Option, own: Texts, common: Texts) -> Entry:

@@ -64,11 +64,13 @@ OPTION_GROUPS: dict[str, str] = {
     "resuming jobs after an interruption": "",
     "operation": "",
     "output": "",
-    "tuning": "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)",
+    "tuning": "",
     "Lustre": "where DST is on another file system, these have no effect",
     "charts": "",
 }
 """The groups of options in the help of all programs, in their order, and the text below their titles."""
+SIZE_TEXT = "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)"
+"""The explanation below the title of the first group with an option that takes a size."""
 _COPIES = "pcopy psync"
 _WITH_ALL_COMMANDS = "resume jobs discard control"
 _WITH_RANKS = "pcopy psync pverify prm pstripe ptar pdbench pwalk pchmod"

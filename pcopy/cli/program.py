@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
 from pcopy.cli.argument_types import Option
-from pcopy.cli.common_options import INSECURE_LINKS_OPTION, OPTION_GROUPS, PROGRESS_CHOICES, STOP_AT_EOF_OPTION
+from pcopy.cli.common_options import (
+    INSECURE_LINKS_OPTION,
+    OPTION_GROUPS,
+    PROGRESS_CHOICES,
+    SIZE_TEXT,
+    STOP_AT_EOF_OPTION,
+)
 from pcopy.cli.mistakes import (
     UnknownOptionAdvice,
     message_with_nearest_choice,
@@ -350,6 +356,15 @@ class ProgramCommandLine(ABC):
         """
         return None
 
+    def group_texts(self, title: str) -> list[str]:
+        """Return the paragraphs below the ``title`` of a group in the help."""
+        text = next(text for group, text in OPTION_GROUPS.items() if group.format(done=self.done) == title)
+        with_size = [option.group for option in self.options if "SIZE" in option.value + option.help]
+        return [
+            *([text.format(operand=self.operand)] if text else []),
+            *([SIZE_TEXT] if [title] == with_size[:1] else []),
+        ]
+
     def parser(self) -> ArgumentParser:
         """Return a new parser for the options of the program.
 
@@ -382,13 +397,10 @@ class ProgramCommandLine(ABC):
             formatter_class=lambda prog: HelpFormatter(prog, max_help_position=27, width=78),
         )
         groups: dict[str, Any] = {}
-        texts = {
-            title.format(done=self.done): text.format(operand=self.operand) for title, text in OPTION_GROUPS.items()
-        }
         exclusive: dict[str, Any] = {}
         for option in self.options:
             if option.group not in groups:
-                text = fill(texts[option.group], 76) or None
+                text = "\n".join(fill(part, 76) for part in self.group_texts(option.group)) or None
                 groups[option.group] = parser.add_argument_group(option.group, text)
             group = groups[option.group]
             if option.one_of:

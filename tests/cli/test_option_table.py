@@ -20,6 +20,7 @@ from pcopy.cli.programs import PROGRAMS, load_program
 from pcopy.errors import RequestRefused
 from pcopy.tasks.base.job import CopyOptions, Options
 from tests.cli.configured import Files, files, refusal
+from tests.support.command import REPOSITORY
 
 __all__ = ["files"]
 
@@ -254,3 +255,17 @@ def test_lists_are_refused_where_they_are_not_possible(program: str) -> None:
         with pytest.raises(RequestRefused) as refused:
             load_program(program).parse_command_line([*words, *LISTS[program]], use_config_files=False)
         assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_that_take_a_size_explain_it_once(program: str) -> None:
+    """In the help below the title of a group, before the first option of the group, and in the manual."""
+    explanation = "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)"
+    command_line = load_program(program)
+    assert any(option.value in ("SIZE", "RATE") for option in command_line.options)
+    help_text = command_line.help_or_version_text(["--help"])
+    assert help_text.count(explanation) == 1
+    before, _, after = help_text.partition(f"\n  {explanation}\n")
+    assert "SIZE" not in before
+    assert "SIZE" in after
+    assert (REPOSITORY / f"docs/man/{program}.1").read_text().count(explanation) == 1
