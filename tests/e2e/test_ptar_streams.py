@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -194,3 +195,25 @@ def test_truncated_part_of_a_stream_is_not_ignored(program: str, tree: Path, pla
         assert done.returncode == 2, show(done)
         assert b"cut short" in done.stderr, show(done)
         assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("program", ["", "gzip", "zstd"])
+@pytest.mark.parametrize(
+    "name", [b"\x1f\x8b\x08x", b"BZhx", b"\xfd7zXZ", b"\x28\xb5/\xfdx", b"\x04\x22M\x18", b"\x50\x2aM\x18"]
+)
+def test_name_of_the_first_member_is_no_compression(tmp_path: Path, name: bytes, program: str) -> None:
+    """Archives begin with the name of their first member. tar finds that it is a header."""
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as made:
+        made.addfile(tarfile.TarInfo(name.decode("latin-1")))
+    archive = tmp_path / "a.tar"
+    assert archive.read_bytes().startswith(name)
+    if program:
+        subprocess.run([program, "-q", archive], check=True)
+        archive = next(path for path in tmp_path.iterdir() if path.suffix != ".tar")
+    expected = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True).stdout
+    listed = ptar("-t", "-f", archive)
+    assert (listed.returncode, listed.stdout) == (0, expected), show(listed)
+    (tmp_path / "out").mkdir()
+    unpacked = ptar("-x", "-f", archive, "-C", tmp_path / "out")
+    assert unpacked.returncode == 0, show(unpacked)
+    assert os.path.lexists(bytes(tmp_path / "out") + b"/" + name)

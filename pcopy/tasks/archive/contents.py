@@ -22,6 +22,7 @@ from pcopy.archive.index import (
     ArchiveIndex,
     read_index,
 )
+from pcopy.archive.member import TAR_BLOCK_BYTES
 from pcopy.errors import RequestRefused
 from pcopy.fsio.named_file import UntrustedFileError, open_named_file_to_read
 from pcopy.fsio.problem import PackedProblem, Problem, errors_as_problem, source_changed_problem
@@ -75,7 +76,7 @@ class ArchiveContents:
         """Numbers of the frames that were read completely, and so are not damaged."""
         self._damaged_frames = dict[int, PackedProblem]()
         """Errors of the damaged frames, by frame number, so that none is read again."""
-        program = compression_program_name(self._read_file_range(0, 6))
+        program = compression_program_name(self._read_file_range(0, TAR_BLOCK_BYTES))
         self._is_gzip = program == "gzip"
         self._size = size = status_of_open_item(descriptor, on_source=True).st_size
         if program == "zstd":

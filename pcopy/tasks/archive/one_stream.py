@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
+from pcopy.archive.member import TAR_BLOCK_BYTES
+from pcopy.archive.reader import is_valid_header
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.seekable_zstd import TrailingGarbageProblem, read_decompressed_pieces
@@ -47,9 +49,11 @@ _SPACE_CHECK_INTERVAL = 64 << 20
 
 
 def compression_program_name(beginning: bytes) -> str:
-    """Return the program that has compressed a file, given its first bytes (``beginning``); empty if it is not
-    compressed.
+    """Return the program that has compressed a file, given its first block (``beginning``); empty if it is not
+    compressed. A tar archive is not, whatever the name of its first member is: its first block is a header.
     """
+    if len(beginning) == TAR_BLOCK_BYTES and is_valid_header(beginning):
+        return ""
     if _SKIPPABLE_FRAME_START.match(beginning):
         return "zstd"
     return next((program for magic, program in COMPRESSION_MAGICS.items() if beginning.startswith(magic)), "")
@@ -66,7 +70,7 @@ def decompressed_stream(descriptor: int, program: str) -> Iterator[bytes]:
     for piece in _gunzip_stream(descriptor) if program == "gzip" else read_decompressed_pieces(descriptor, size):
         if is_first and piece:
             is_first = False
-            if inner := compression_program_name(piece[:6]):
+            if inner := compression_program_name(piece[:TAR_BLOCK_BYTES]):
                 raise _damaged_stream_problem(f"its contents are compressed themselves, by {inner}")
         yield piece
 
