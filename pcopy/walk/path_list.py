@@ -5,6 +5,7 @@ Rules for all programs:
 
 - Nothing in a list is guessed. A line of a saved listing that describes no item is refused, and so is a saved listing
   that ends in the middle of a line. The message contains the name of the list, the line number, and what to do.
+- With ``-0``, the first path may be any name, also one with which files of other formats begin.
 - Empty lines are skipped.
 - A relative path starts in the *base directory*, the directory that the user gave for the list, or else in the working
   directory. A path in a saved listing starts in the directory of its walk.
@@ -57,6 +58,8 @@ _MISTAKEN_FORMATS = {
 
 _READ_BYTES = 1 << 20
 """Number of bytes of a list that are read in one call."""
+_MAX_PATH_BYTES = 4096
+"""Maximum length of a path in bytes, with the NUL (PATH_MAX)."""
 MAX_LINE_BYTES = 1 << 20
 """Maximum length in bytes of a line in a list of paths, without its terminator; a longer one cannot be a path."""
 _INTEGER_BITS = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
@@ -205,17 +208,24 @@ class PathListReader:
         self.directory: bytes | None = None
         try:
             self._beginning = self._read(self._source, len(LISTING_MAGIC))
-            self.is_saved = self._beginning == LISTING_MAGIC
+            self.is_saved = self._beginning == LISTING_MAGIC and not (nul and self._is_first_path_a_name())
             self._lines = self._numbered_lines(b"\n" if self.is_saved or not nul else b"\0")
             if self.is_saved:
                 self.directory = self._read_header()
             for beginning, kind in _MISTAKEN_FORMATS.items():
-                if self._beginning.startswith(beginning):
+                if not nul and self._beginning.startswith(beginning):
                     raise RequestRefused(f"{self.name}: {kind}; write a list with pwalk --output LIST.jsonl")
         except BaseException:
             self._source.close()
             raise
         self.top = b"/" if base is None else base.real
+
+    def _is_first_path_a_name(self) -> bool:
+        """Return True if a list that begins as a saved listing does is a plain one: a NUL ends a path of the length
+        that a path may have. A saved listing has no NUL.
+        """
+        self._beginning += self._read(self._source, _MAX_PATH_BYTES)
+        return b"\0" in self._beginning
 
     @cached_property
     def _start(self) -> bytes:

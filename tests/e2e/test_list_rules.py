@@ -43,7 +43,7 @@ class Situation(NamedTuple):
     - ``expected``: outcomes by program. Other programs do as the programs that they replace, with the same status.
     - ``entries``: the paths that these get, if they cannot read the list.
     - ``message``: what these report if an item fails, by program.
-    - ``prepare``: creates the list; ``is_piped``: the list is standard input.
+    - ``prepare``: creates the list; ``is_piped``: the list is standard input; ``names``: further files in the tree.
     """
 
     text: bytes | None
@@ -52,6 +52,7 @@ class Situation(NamedTuple):
     entries: Sequence[bytes] | None = None
     prepare: Callable[[Path], None] | None = None
     is_piped: bool = False
+    names: Sequence[bytes] = ()
     message: Mapping[str, str] = MappingProxyType({})
 
 
@@ -91,7 +92,27 @@ ALL_ITEMS = frozenset(
     (b"file", b"d", b"d/g", b"d/e", b"d/e/h", b"real", b"real/r", b"new\nline", b"\xff", b"cr\r", b"link")
 )
 
+NAMES_LIKE_FORMATS = (
+    *(
+        b"PAR1",
+        b"PAR1x",
+        b"path,path_b64,type",
+        b"[1]",
+        b"{}",
+        b'{"path": 1}',
+        b"\x1f\x8b\x08x",
+        b"!<arch>",
+        b"\xef\xbb\xbf#",
+    ),
+    *(b'{"format": "pcopy listing"', b'{"format": "pcopy listing", "version": 1}', b'{"format": "pcopy listing"\nx'),
+)
+"""Names of files with which files of other formats and saved listings begin."""
+
 SITUATIONS = {
+    **{
+        f"NUL, first {name!r}": Situation(name + b"\0file\0d/g\0", nul=True, names=[name])
+        for name in NAMES_LIKE_FORMATS
+    },
     "lines": Situation(b"file\nd/g\n"),
     "no newline at the end": Situation(b"file\nd/g"),
     "empty lines": Situation(b"\n\nfile\n\n", entries=[b"file"]),
@@ -121,6 +142,7 @@ SITUATIONS = {
     "newline at the end with -0": Situation(
         b"file\nd/g\n", refused("line 1: ends with a newline, not with a NUL; leave out -0 if each"), nul=True
     ),
+    "saved listing with -0": Situation(None, nul=True, prepare=saved_listing, entries=[b"file", b"d/g"]),
     "no path": Situation(
         b"",
         {
@@ -322,7 +344,7 @@ def result(area: Path, program: str, before: Items, done: Completed) -> Items:
 def prepare(area: Path, program: str, situation: Situation) -> None:
     """Create the tree, the archive of it, and the list."""
     tree = area / "tree"
-    for name in (b"file", b"d/g", b"d/e/h", b"real/r", b"new\nline", b"\xff", b"cr\r"):
+    for name in (b"file", b"d/g", b"d/e/h", b"real/r", b"new\nline", b"\xff", b"cr\r", *situation.names):
         path = os.path.join(bytes(tree), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
