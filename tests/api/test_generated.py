@@ -46,6 +46,19 @@ def test_new_option_becomes_a_keyword(program: str, monkeypatch: pytest.MonkeyPa
         draw_python.stub()
 
 
+def test_new_option_of_a_mode_becomes_a_keyword_of_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    command_line = load_program("ptar")
+    new = Option(
+        "--new-size", "ptar", "what to do", "-c: write PATH; -x: read ARCHIVE", value="SIZE", modes="create list"
+    )
+    monkeypatch.setitem(command_line.__dict__, "options", (*command_line.options, new))
+    having = [
+        name for name in draw_python.FUNCTIONS if "new_size" in [each.name for each in draw_python.keywords_of(name)]
+    ]
+    assert having == ["archive"]
+    assert "    - ``new_size``: write source\n" in draw_python.stub()
+
+
 def test_each_option_is_a_keyword_or_left_out() -> None:
     for program in ("pcopy", "psync", "pverify", "prm", "pchmod", "ptar", "pstripe", "pwalk"):
         names = [name for name in draw_python.FUNCTIONS if getattr(functions, name).program == program]
