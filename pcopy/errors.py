@@ -55,9 +55,30 @@ class PcopyError(Exception):
 class RequestRefused(PcopyError):
     """The program refuses the request, because of its arguments or of what it finds on the file system; it has changed
     nothing yet.
+
+    ``path`` is the path that it concerns, and ``code`` the error number. By default, they are those of the exception
+    during whose handling the refusal is raised.
     """
 
     status = EXIT_REFUSED
+
+    def __init__(self, text: str, status: int | None = None, *, path: bytes = b"", code: int = 0) -> None:
+        super().__init__(text, status)
+        self._path = path
+        self._code = code
+
+    @property
+    def path(self) -> bytes:
+        """The path that the refusal concerns; empty if there is none."""
+        return self._path or (self.__context__.path if isinstance(self.__context__, RequestRefused) else b"")
+
+    @property
+    def code(self) -> int:
+        """The error number of the system; 0 if the reason is another one."""
+        cause = None if self._code else self.__context__
+        while not (cause is None or isinstance(cause, (OSError, RequestRefused))):
+            cause = cause.__context__
+        return cause.code if isinstance(cause, RequestRefused) else cause.errno or 0 if cause else self._code
 
 
 class RequestPartlyRefused(PcopyError):

@@ -163,7 +163,9 @@ def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterato
         with value_error_as_damaged_file_error(path, frame.offset):
             yield from map(task_from_fields, value)
         count += len(value)
-    raise RequestRefused(f"{printable_path(path)}: damaged: the file ends after {count} tasks, without its last record")
+    raise RequestRefused(
+        f"{printable_path(path)}: damaged: the file ends after {count} tasks, without its last record", path=path
+    )
 
 
 def _checked_initial_tasks_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> InitialTasksFileHeader:
@@ -200,6 +202,7 @@ def first_frame_fields(path: bytes, frame: RecordFrame, name: str) -> tuple[Any,
     if value[1] != JOB_FORMAT_VERSION:
         raise RequestRefused(
             f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; "
-            f"{OTHER_VERSION_ADVICE}"
+            f"{OTHER_VERSION_ADVICE}",
+            path=path,
         )
     return value[2:]

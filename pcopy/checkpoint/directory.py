@@ -88,10 +88,12 @@ def opened_trusted_directory(path: bytes) -> Iterator[int]:
             descriptor = open_with_retries(name, _OPEN_DIRECTORY_FLAGS, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
-            raise RequestRefused(f"{printable_path(path)}: is a symbolic link; name the job directory itself") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: is a symbolic link; name the job directory itself", path=path
+            ) from None
         advice = "; name a job directory, or one that does not exist yet" if error.errno == errno.ENOTDIR else ""
         raise RequestRefused(
-            f"{printable_path(path)}: cannot be opened as a job directory: {error.strerror}{advice}"
+            f"{printable_path(path)}: cannot be opened as a job directory: {error.strerror}{advice}", path=path
         ) from None
     with closing_descriptor(descriptor):
         check_owner_and_mode(path, os.fstat(descriptor))
@@ -131,7 +133,7 @@ def make_directories(path: bytes, *, durable: bool = True) -> list[bytes]:
             if not isinstance(error, OSError):
                 raise
             raise RequestRefused(
-                f"{printable_path(path)}: cannot create the directory: {error.strerror}; {CHECKPOINT_ADVICE}"
+                f"{printable_path(path)}: cannot create the directory: {error.strerror}; {CHECKPOINT_ADVICE}", path=path
             ) from None
     return made
 
@@ -163,17 +165,19 @@ def check_can_make_directory(path: bytes) -> None:
         pass
     except OSError as error:
         raise RequestRefused(
-            f"{printable_path(path)}: cannot be created: {error.strerror}; {CHECKPOINT_ADVICE}"
+            f"{printable_path(path)}: cannot be created: {error.strerror}; {CHECKPOINT_ADVICE}", path=path
         ) from None
     if not os.path.isdir(nearest):
         raise RequestRefused(
             f"{printable_path(nearest)}: not a directory, so {printable_path(path)} cannot be created in it; "
-            f"{CHECKPOINT_ADVICE}"
+            f"{CHECKPOINT_ADVICE}",
+            path=nearest,
         )
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         raise RequestRefused(
             f"{printable_path(path)}: cannot be created: no write permission in {printable_path(nearest)}; "
-            f"{CHECKPOINT_ADVICE}"
+            f"{CHECKPOINT_ADVICE}",
+            path=path,
         )
 
 
@@ -216,10 +220,12 @@ def opened_trusted_file(path: bytes) -> Iterator[BinaryIO]:
         with _opened_parent(path) as (around, name):
             descriptor = open_with_retries(name, _OPEN_FILE_FLAGS, dir_fd=around)
     except FileNotFoundError:
-        raise RequestRefused(f"{printable_path(path)}: is missing; without it the job cannot be resumed") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: is missing; without it the job cannot be resumed", path=path
+        ) from None
     except OSError as error:
         reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
-        raise RequestRefused(f"{printable_path(path)}: {reason}") from None
+        raise RequestRefused(f"{printable_path(path)}: {reason}", path=path) from None
     with _trusted_stream(descriptor, path) as stream:
         yield stream
 
@@ -235,7 +241,7 @@ def _trusted_stream(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
     with closing_descriptor(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise RequestRefused(f"{printable_path(path)}: is not a regular file")
+            raise RequestRefused(f"{printable_path(path)}: is not a regular file", path=path)
         check_owner_and_mode(path, status)
         yield os.fdopen(descriptor, "rb", closefd=False)
 
@@ -293,7 +299,8 @@ def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
             else _START_AGAIN_ADVICE
         )
         raise RequestRefused(
-            f"{printable_path(path)}: belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}"
+            f"{printable_path(path)}: belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}",
+            path=path,
         )
     again = "remove it and start the job again" if is_job else _START_AGAIN_ADVICE
     advice = (
@@ -302,4 +309,4 @@ def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
         else f"if they have changed nothing, chmod go-w it; otherwise {again}"
     )
     mode = stat.S_IMODE(status.st_mode)
-    raise RequestRefused(f"{printable_path(path)}: others may write to it (mode {mode:04o}); {advice}")
+    raise RequestRefused(f"{printable_path(path)}: others may write to it (mode {mode:04o}); {advice}", path=path)

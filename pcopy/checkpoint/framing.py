@@ -117,7 +117,9 @@ def damaged_file_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
     """Return the error that refuses the file ``path`` because it is damaged at the byte ``offset``; ``why`` describes
     the damage.
     """
-    return RequestRefused(f"{printable_path(os.fsencode(path))}: damaged at byte {offset}: {why}")
+    return RequestRefused(
+        f"{printable_path(os.fsencode(path))}: damaged at byte {offset}: {why}", path=os.fsencode(path)
+    )
 
 
 @contextmanager

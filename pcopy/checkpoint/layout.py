@@ -151,7 +151,8 @@ def check_only_job_files(path: bytes, descriptor: int) -> None:
         if not is_job_file_name(name):
             raise RequestRefused(
                 f"{printable_path(path)}: contains {printable_path(name)}, which pcopy did not create; name a new or "
-                "an empty directory"
+                "an empty directory",
+                path=path,
             )
 
 

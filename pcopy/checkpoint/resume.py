@@ -147,7 +147,9 @@ def write_first_run(
     job = os.fsencode(job_dir)
     check_trusted_directory(job)
     if is_run_recorded(job):
-        raise RequestRefused(f"{printable_path(job)}: holds a job that has begun; resume it, or remove the directory")
+        raise RequestRefused(
+            f"{printable_path(job)}: holds a job that has begun; resume it, or remove the directory", path=job
+        )
     first = JobProgress(run, size, phase, 0, tuple(counts))
     _write_files_of_new_run(job, first, tasks, io.BytesIO)
     return first

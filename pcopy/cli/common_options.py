@@ -491,7 +491,9 @@ def _refuse_invalid_file_name(option: str, file: str | None, directories: bool =
             "-vv shows what is done, --json prints the summary"
         )
     if directories and file and os.path.basename(file) in {"", ".", ".."}:
-        raise RequestRefused(f"{printable_path(os.fsencode(file))}: is a directory by its spelling; name a file")
+        raise RequestRefused(
+            f"{printable_path(os.fsencode(file))}: is a directory by its spelling; name a file", path=os.fsencode(file)
+        )
 
 
 def refuse_unused_stripe_table(values: Namespace) -> None:

@@ -57,7 +57,9 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
     for name, path in values.output:
         word = name.removeprefix(_DIFFER_CLASS_PREFIX)
         if name.startswith(_DIFFER_CLASS_PREFIX) and word != "type" and word not in values.compare:
-            raise RequestRefused(f"--output {name}:{printable_path(path)}: {word} is not compared: add it to --compare")
+            raise RequestRefused(
+                f"--output {name}:{printable_path(path)}: {word} is not compared: add it to --compare", path=path
+            )
     from pcopy.tools.arguments import ComparisonArguments
 
     wanted = sum(1 << at for at, word in enumerate(_PROPERTY_NAMES) if word in values.compare or word == "type")

@@ -50,13 +50,14 @@ def read_config_file(path: bytes) -> dict[str, YamlValue]:
         raise _unreadable_config_error(path, error) from None
     if len(contents) > MAX_CONFIG_SIZE:
         raise RequestRefused(
-            f"{printable_path(path)}: is larger than {MAX_CONFIG_SIZE >> 20} MiB, the limit for a configuration file"
+            f"{printable_path(path)}: is larger than {MAX_CONFIG_SIZE >> 20} MiB, the limit for a configuration file",
+            path=path,
         )
     try:
         return load_yaml(contents, is_handwritten=True)
     except YamlError as flaw:
         line = f":{flaw.line}" if flaw.line else ""
-        raise RequestRefused(f"{printable_path(path)}{line}: {printable_text(str(flaw))}") from None
+        raise RequestRefused(f"{printable_path(path)}{line}: {printable_text(str(flaw))}", path=path) from None
 
 
 def _read_up_to_limit(descriptor: int) -> bytes:
@@ -75,15 +76,21 @@ def _unreadable_config_error(path: bytes, error: OSError) -> RequestRefused:
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
         return RequestRefused(
             f"{printable_path(path)}: does not exist; "
-            f"{suggestion_for_missing_path(path) or 'check the name after --config'}"
+            f"{suggestion_for_missing_path(path) or 'check the name after --config'}",
+            path=path,
         )
     if isinstance(error, WrongFileTypeError):
-        return RequestRefused(f"{printable_path(path)}: is not a regular file, as a configuration file has to be")
+        return RequestRefused(
+            f"{printable_path(path)}: is not a regular file, as a configuration file has to be", path=path
+        )
     if isinstance(error, UntrustedFileError):
-        return RequestRefused(f"{printable_path(path)}: cannot be used as configuration file: {error.strerror}")
+        return RequestRefused(
+            f"{printable_path(path)}: cannot be used as configuration file: {error.strerror}", path=path
+        )
     if isinstance(error, FileNotFoundError):
         return RequestRefused(
-            f"{printable_path(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it"
+            f"{printable_path(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it",
+            path=path,
         )
     advice = ", or set XDG_CONFIG_HOME to another directory" if _is_default_user_config(path) else ""
     text = f"{printable_path(path)}: the configuration cannot be read: {error.strerror}"

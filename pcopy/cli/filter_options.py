@@ -123,7 +123,9 @@ def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes],
             if path and not any(os.path.lexists(each + head) for each in paths):
                 what = f"{'--exclude' if line == pattern else '--include'} {printable_path(pattern)}"
                 advice = f"write {printable_path(text[end:])}" if rest else "that item itself cannot be left out"
-                raise RequestRefused(f"{what}: patterns are for paths below {printable_path(path)}: {advice}")
+                raise RequestRefused(
+                    f"{what}: patterns are for paths below {printable_path(path)}: {advice}", path=path
+                )
 
 
 def parse_age_or_date(text: str) -> str:
@@ -191,7 +193,7 @@ def _lines_of_pattern_file(text: str) -> Sequence[bytes]:
     except OSError as error:
         advice = suggestion_for_missing_path(path) if isinstance(error, FileNotFoundError) else ""
         why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
-        raise RequestRefused(f"--exclude-from: {printable_path(path)}: {why}") from None
+        raise RequestRefused(f"--exclude-from: {printable_path(path)}: {why}", path=path) from None
     if len(contents) > MAX_PATTERN_FILE_SIZE:
         raise ValueError("the file is too large: a file of patterns may have at most 16 MiB")
     lines = [line for _, line in islice(patterns_in_file(contents), MAX_PATTERNS + 1)]

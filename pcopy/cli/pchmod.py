@@ -159,7 +159,9 @@ def _requested_mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _M
         if not paths:
             raise RequestRefused("MODE and PATH expected; see pchmod --help")
         if not _is_valid_mode(first):
-            raise RequestRefused(f"{printable_path(paths[0])}: is not a mode; {_missing_mode_advice(paths)}")
+            raise RequestRefused(
+                f"{printable_path(paths[0])}: is not a mode; {_missing_mode_advice(paths)}", path=paths[0]
+            )
         return _ModeAndPaths(first, paths[1:])
     if not _is_valid_mode(first):
         return _ModeAndPaths("", paths)
@@ -209,7 +211,7 @@ def _file_opened_for_status(option: str, file: str) -> Iterator[int]:
             descriptor = stack.enter_context(item_opened_for_status(path))
         except OSError as error:
             advice = "; name a file that is there" if isinstance(error, FileNotFoundError) else ""
-            raise RequestRefused(f"{option} {printable_path(path)}: {error.strerror}{advice}") from None
+            raise RequestRefused(f"{option} {printable_path(path)}: {error.strerror}{advice}", path=path) from None
         yield descriptor
 
 
@@ -235,7 +237,9 @@ def _read_acls(file: str | None) -> tuple[bytes, bytes]:
             except OSError as error:
                 if error.errno != errno.ENODATA:
                     why = f"cannot read its ACL: {error.strerror}"
-                    raise RequestRefused(f"--acl-from {printable_path(os.fsencode(file))}: {why}") from None
+                    raise RequestRefused(
+                        f"--acl-from {printable_path(os.fsencode(file))}: {why}", path=os.fsencode(file)
+                    ) from None
     return found[ACCESS_ACL_XATTR], found[DEFAULT_ACL_XATTR]
 
 

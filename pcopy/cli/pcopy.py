@@ -146,7 +146,8 @@ exit status:
         elif len(paths) == 1:
             hint = self._path_as_value_hint(words) or _hint_about_quoted_src_and_dst(paths[0])
             raise RequestRefused(
-                f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help"
+                f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help",
+                path=paths[0],
             )
         output_options, existing = output_settings(values), _policy_for_existing_files(values)
         list_file = _path_of_path_list(values, words, self.parser)

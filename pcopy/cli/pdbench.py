@@ -204,7 +204,8 @@ exit status:
         refuse_invalid_file_names(values, "errors", "svg")
         if values.svg and not values.svg.endswith(".svg"):
             raise RequestRefused(
-                f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: the name must end in .svg"
+                f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: the name must end in .svg",
+                path=values.svg.encode(errors="surrogateescape"),
             )
         if values.blocks is DEFAULT_BLOCK_SIZES:
             values.blocks = tuple(block for block in DEFAULT_BLOCK_SIZES if block <= values.size) or (values.size,)

@@ -166,7 +166,7 @@ class ProgramCommandLine(ABC):
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program with the arguments ``argv`` (default: those of the process), and return the exit status."""
         from pcopy.launch.launcher import is_reporting_rank
-        from pcopy.report.streams import print_error, tolerant_standard_streams
+        from pcopy.report.streams import print_error, record_refusals_if_requested, tolerant_standard_streams
 
         if is_reporting_rank(os.environ):
             set_wait_announcer(partial(print_error, self.name))
@@ -179,6 +179,7 @@ class ProgramCommandLine(ABC):
             set_symbolic_link_trust(True)
         if STOP_AT_EOF_OPTION in options and is_reporting_rank(os.environ):
             self._is_standard_input_closed = not interrupts.stop_when_standard_input_ends()
+        record_refusals_if_requested(options)
         with tolerant_standard_streams() as streams:
             streams.is_output_essential = self.needs_standard_output
             try:
@@ -220,9 +221,9 @@ class ProgramCommandLine(ABC):
             interrupts.restore_keyboard_interrupt()
             return run_on_forked_ranks(words, command)
         except errors.PcopyError as error:
-            from pcopy.report.streams import print_error
+            from pcopy.report.streams import report_refusal
 
-            print_error(self.name, error)
+            report_refusal(self.name, error)
             return error.status
         except Exception as error:  # an uncaught exception would end with status 1, which means "items failed"
             from pcopy.report.unexpected import report_unexpected_exception

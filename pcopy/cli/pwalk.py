@@ -255,7 +255,10 @@ exit status:
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
-            raise RequestRefused(f"--page {printable_path(os.fsencode(values.page))}: the name must end in .html")
+            raise RequestRefused(
+                f"--page {printable_path(os.fsencode(values.page))}: the name must end in .html",
+                path=os.fsencode(values.page),
+            )
         if values.json and not (outputs or values.summary):
             raise RequestRefused(
                 "--json prints a summary, not a list: add --summary or --output, or write --json-lines for a list"

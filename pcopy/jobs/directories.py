@@ -62,8 +62,8 @@ class UnreadableJobError(RequestRefused):
     - ``roots``: the sources and targets of the job if they could be read although the rest could not, else empty.
     """
 
-    def __init__(self, what: str, way_out: str, roots: tuple[JobRoot, ...] = ()) -> None:
-        super().__init__(f"{what}; {way_out}")
+    def __init__(self, what: str, way_out: str, path: bytes, roots: tuple[JobRoot, ...] = ()) -> None:
+        super().__init__(f"{what}; {way_out}", path=path)
         self.reason = what
         self.roots = roots
 
@@ -232,7 +232,8 @@ def _write_new_job(
     try:
         if _contains_unfinished_job(path, descriptor):
             raise RequestRefused(
-                f"{printable_path(path)}: contains a job already; --resume or --discard it, or name another directory"
+                f"{printable_path(path)}: contains a job already; --resume or --discard it, or name another directory",
+                path=path,
             )
     except BaseException:
         lock.close()
@@ -268,7 +269,7 @@ def has_unfinished_job(path: bytes) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be examined: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be examined: {error.strerror}", path=path) from None
     with opened_trusted_directory(path) as descriptor:
         return _contains_unfinished_job(path, descriptor)
 
@@ -310,7 +311,7 @@ def open_and_lock_unfinished_job(path: bytes) -> tuple[StoredJob, RankLock]:
     job, lock = open_and_lock_job(path)
     if job.file.state == JOB_OVER:
         lock.close()
-        raise RequestRefused(f"{printable_path(path)}: the job is finished, and cannot be resumed")
+        raise RequestRefused(f"{printable_path(path)}: the job is finished, and cannot be resumed", path=path)
     return job, lock
 
 
@@ -353,7 +354,7 @@ def _job_finished_meanwhile_error(path: bytes) -> RequestRefused:
     """Return the error for the job in ``path`` that another process finished or removed after this process had found
     it.
     """
-    return RequestRefused(f"{printable_path(path)}: the job has finished or was removed in the meantime")
+    return RequestRefused(f"{printable_path(path)}: the job has finished or was removed in the meantime", path=path)
 
 
 def write_job_file(job: StoredJob) -> None:
@@ -375,7 +376,7 @@ def unfinished_jobs(state: bytes) -> list[ListedJob]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RequestRefused(f"{printable_path(state)}: cannot be examined: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(state)}: cannot be examined: {error.strerror}", path=state) from None
     with opened_trusted_directory(state) as descriptor:
         there = names_of_entries(descriptor)
     good, bad = [], []
@@ -451,7 +452,7 @@ def remove_unreadable_job(path: bytes) -> None:
     with opened_trusted_directory(path) as descriptor:
         check_only_job_files(path, descriptor)
         if b"lock-0" not in names_of_entries(descriptor):  # A file "job" without a lock may belong to any program.
-            raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory")
+            raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory", path=path)
         _remove_job_files(path, descriptor, take_lock_unless_job_is_locked(path))
 
 
@@ -477,7 +478,9 @@ def _remove_job_files(path: bytes, descriptor: int, lock: RankLock, *, durable: 
         if durable:
             sync_directory(descriptor)
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: the job cannot be removed: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: the job cannot be removed: {error.strerror}", path=path
+        ) from None
     remaining = [name for name in names_of_entries(descriptor) if not name.startswith(NFS_SILLY_PREFIX)]
     if not remaining:
         files.remove_empty_directories(
@@ -526,13 +529,14 @@ def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor:
             raise FileNotFoundError
         return decoded(contents)
     except FileNotFoundError:
-        raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory") from None
+        raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory", path=path) from None
     except OSError as error:
-        raise RequestRefused(f"{where}: cannot be read: {error.strerror}") from None
+        raise RequestRefused(f"{where}: cannot be read: {error.strerror}", path=path) from None
     except ValueError as error:
         advice = OTHER_VERSION_ADVICE if isinstance(error, JobFileVersionError) else "discard it: pcopy --discard JOB"
         roots = error.roots if isinstance(error, JobFileVersionError) else ()
-        raise UnreadableJobError(f"{where}: {error}", advice.replace("JOB", job_as_option_value(path)), roots) from None
+        advice = advice.replace("JOB", job_as_option_value(path))
+        raise UnreadableJobError(f"{where}: {error}", advice, path, roots) from None
 
 
 def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) -> None:
@@ -549,4 +553,6 @@ def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bo
 
 def _job_not_recorded_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception for a job whose file in the directory ``path`` cannot be written because of ``error``."""
-    return RequestRefused(f"{printable_path(path)}: the job cannot be recorded: {error.strerror}; {CHECKPOINT_ADVICE}")
+    return RequestRefused(
+        f"{printable_path(path)}: the job cannot be recorded: {error.strerror}; {CHECKPOINT_ADVICE}", path=path
+    )

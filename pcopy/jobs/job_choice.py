@@ -7,6 +7,7 @@ job on which no rank works. No job is changed while a rank works on it.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +82,9 @@ def path_of_named_job(word: bytes) -> bytes:
     path = absolute_path(word)
     if os.path.lexists(path):
         return path
-    raise RequestRefused(f"{printable_path(word)}: there is no such job; {_advice_about_unknown_job(word)}")
+    raise RequestRefused(
+        f"{printable_path(word)}: there is no such job; {_advice_about_unknown_job(word)}", path=word, code=errno.ENOENT
+    )
 
 
 def _advice_about_unknown_job(word: bytes) -> str:
@@ -197,7 +200,8 @@ def _discard_locked_job(
         except RequestRefused as refused:
             raise RequestRefused(
                 f"{refused}, so that the job's temporary files can be removed, too; if that file system no longer "
-                f"exists, remove {printable_path(path)}"
+                f"exists, remove {printable_path(path)}",
+                path=path,
             ) from None
         else:
             for target in missing_or_replaced_targets(job.file):

@@ -112,7 +112,9 @@ def directory_errors_as_refusal(directory: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RequestRefused(f"{printable_path(directory)}: cannot be written: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(directory)}: cannot be written: {error.strerror}", path=directory
+        ) from None
 
 
 class JobDirectory:
@@ -325,7 +327,8 @@ def _refuse_job_directory_in_roots(directory: bytes, roots: Sequence[Root]) -> N
         if is_in_tree(real, tree):
             raise RequestRefused(
                 f"{printable_path(directory)}: lies in {printable_path(tree)}, which is copied from or to; name "
-                "another directory for the job, outside of SRC and DST (--checkpoint DIR)"
+                "another directory for the job, outside of SRC and DST (--checkpoint DIR)",
+                path=directory,
             )
 
 

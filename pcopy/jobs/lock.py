@@ -66,7 +66,8 @@ class JobLockedError(RequestRefused):
         others = f", and {len(holders) - 1} more," if len(holders) > 1 else ""
         super().__init__(
             f"{printable_path(directory)}: rank {first.rank} on {first.host} (process {first.pid}){others} "
-            f"still work{'s' if len(holders) == 1 else ''} on this job; wait for its end, or end it first"
+            f"still work{'s' if len(holders) == 1 else ''} on this job; wait for its end, or end it first",
+            path=directory,
         )
 
 
@@ -122,7 +123,7 @@ def take_lock(path: bytes, rank: int) -> RankLock:
         os.write(descriptor, json.dumps(values).encode() + b"\n")
     except OSError as error:
         lock.close()
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
     return lock
 
 
@@ -170,12 +171,16 @@ def _open_lock_file(directory: int, name: bytes, path: bytes) -> int:
         descriptor = open_with_retries(name, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600, dir_fd=directory)
     except OSError as error:
         raise RequestRefused(
-            f"{printable_path(os.path.join(path, name))}: cannot be opened: {error.strerror}"
+            f"{printable_path(os.path.join(path, name))}: cannot be opened: {error.strerror}",
+            path=os.path.join(path, name),
         ) from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
         os.close(descriptor)
-        raise RequestRefused(f"{printable_path(os.path.join(path, name))}: not a lock file of this user; remove it")
+        raise RequestRefused(
+            f"{printable_path(os.path.join(path, name))}: not a lock file of this user; remove it",
+            path=os.path.join(path, name),
+        )
     return descriptor
 
 
@@ -197,7 +202,7 @@ def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
         is_job = os.path.lexists(os.path.join(path, b"job"))
         advice = _MOVE_JOB_ADVICE if is_job else CHECKPOINT_ADVICE
         raise RequestRefused(
-            f"{printable_path(path)}: files in it cannot be locked: {error.strerror}; {advice}"
+            f"{printable_path(path)}: files in it cannot be locked: {error.strerror}; {advice}", path=path
         ) from None
     return True
 

@@ -280,7 +280,9 @@ class MissingDirectoryRepair:
             try:
                 target_directory = open_with_retries(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
-                raise RequestRefused(f"{printable_path(target)}: cannot be opened: {error.strerror}") from None
+                raise RequestRefused(
+                    f"{printable_path(target)}: cannot be opened: {error.strerror}", path=target
+                ) from None
             with closing_descriptor(target_directory):
                 mounted, codes = mounts_below(target, self._mounts), mount_codes(self._roots)
                 for number, of_root in groupby(_unique_sorted_directories(places), key=lambda found: found[0].root):
@@ -292,7 +294,8 @@ class MissingDirectoryRepair:
         if self._is_listed and self._removed.parents:
             reason = "gone from the destination since the job was interrupted, and with --from it is not created again"
             raise RequestRefused(
-                f"{printable_path(self._first['gone'])}: {reason}: discard the job, and start a new one"
+                f"{printable_path(self._first['gone'])}: {reason}: discard the job, and start a new one",
+                path=self._first["gone"],
             )
 
     def _check_directories(self, targets: DirectoriesBelowRoot, places: Iterable[tuple[Place, bool]]) -> None:

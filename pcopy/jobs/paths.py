@@ -211,7 +211,9 @@ def refuse_file_in_source(option: str, file: bytes, roots: Sequence[Root], effec
     for root in roots:
         if is_in_tree(real, source_path(root)):
             tree = printable_path(root.source_shown or b".")
-            raise RequestRefused(f"{option} {printable_path(file)}: lies in {tree}, which {effect}; name another file")
+            raise RequestRefused(
+                f"{option} {printable_path(file)}: lies in {tree}, which {effect}; name another file", path=file
+            )
 
 
 def positions_in_sources(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
@@ -251,17 +253,18 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
         except FileNotFoundError:
             if follow and os.path.lexists(stem):
                 raise RequestRefused(
-                    f"{printable_path(path)}: a symbolic link that leads nowhere, so -L cannot follow the link"
+                    f"{printable_path(path)}: a symbolic link that leads nowhere, so -L cannot follow the link",
+                    path=path,
                 ) from None
             advice = (
                 _remote_path_advice(path)
                 or suggestion_for_missing_path(path)
                 or "check the name, and the order: SRC comes before DST"
             )
-            raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}") from None
+            raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}", path=path) from None
         except NotADirectoryError:
             raise RequestRefused(
-                f"{printable_path(path)}: not a directory; leave out what follows the name of the file"
+                f"{printable_path(path)}: not a directory; leave out what follows the name of the file", path=path
             ) from None
         if stat.S_ISDIR(status.st_mode):
             directory, item = os.path.realpath(path, strict=True), b""
@@ -301,11 +304,17 @@ def _examine_destination(path: bytes) -> _DestinationArgument:
             if _special_file_type(path, entry)
             else "leave out the trailing slash to replace it by a file"
         )
-        raise RequestRefused(f"{printable_path(path)}: not a directory; {advice}")
+        raise RequestRefused(f"{printable_path(path)}: not a directory; {advice}", path=path, code=errno.ENOTDIR)
     if directory is None and name in {b".", b".."}:
-        raise RequestRefused(f"{printable_path(path)}: does not exist; make the directory first")
+        raise RequestRefused(
+            f"{printable_path(path)}: does not exist; make the directory first", path=path, code=errno.ENOENT
+        )
     if entry is None and not parent and re.match(_REMOTE_HOST_PREFIX, name) and (advice := _remote_path_advice(path)):
-        raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}; {_local_file_name_advice(path)}")
+        raise RequestRefused(
+            f"{printable_path(path)}: does not exist; {advice}; {_local_file_name_advice(path)}",
+            path=path,
+            code=errno.ENOENT,
+        )
     return _DestinationArgument(path, slash, directory, entry, parent or b".", name)
 
 
@@ -317,7 +326,7 @@ def _refuse_remote_path(path: bytes) -> None:
     """
     user, at, _ = path.partition(b":")[0].partition(b"@")
     if user and at and (advice := _remote_path_advice(path)):
-        raise RequestRefused(f"{printable_path(path)}: {advice}; {_local_file_name_advice(path)}")
+        raise RequestRefused(f"{printable_path(path)}: {advice}; {_local_file_name_advice(path)}", path=path)
 
 
 def _local_file_name_advice(path: bytes) -> str:
@@ -345,7 +354,10 @@ def _refuse_special_file(sources: Sequence[_SourceArgument], destination: _Desti
         into = f"dd if={source} of={target} bs=4M" if kind == _BLOCK_DEVICE else f"cat {source} > {target}"
         is_written_into = len(sources) == 1 and sources[0].item and kind != _SOCKET
         advice = f"to write into it: {into}" if is_written_into else "name another DST"
-        raise RequestRefused(f"{printable_path(destination.argument)}: a {kind}, which is not replaced; {advice}")
+        raise RequestRefused(
+            f"{printable_path(destination.argument)}: a {kind}, which is not replaced; {advice}",
+            path=destination.argument,
+        )
 
 
 def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
@@ -390,7 +402,9 @@ def _refuse_equal_targets(
         if destination.entry is None:
             problem = f"does not exist; {suggestion_for_missing_directory(destination.argument, 'create it first')}"
         raise RequestRefused(
-            f"{printable_path(destination.argument)}: {problem}: several SRC need an existing directory as DST"
+            f"{printable_path(destination.argument)}: {problem}: several SRC need an existing directory as DST",
+            path=destination.argument,
+            code=errno.ENOENT if destination.entry is None else errno.ENOTDIR,
         )
     by_name: dict[bytes, _SourceArgument] = {}
     for source in sources:
@@ -409,7 +423,8 @@ def _equal_target_names_error(first: _SourceArgument, second: _SourceArgument, t
     """
     return RequestRefused(
         f"{printable_path(first.argument)} and {printable_path(second.argument)}: both would go to "
-        f"{printable_path(target)}; copy them one after the other, or to different directories"
+        f"{printable_path(target)}; copy them one after the other, or to different directories",
+        path=first.argument,
     )
 
 
@@ -431,22 +446,31 @@ def _target_of_source(
         if destination.has_slash or (destination.entry and stat.S_ISLNK(destination.entry.st_mode)):
             raise RequestRefused(
                 f"{given}: a directory, which {printable_path(source.argument)} cannot replace; leave out -T to copy "
-                "into it"
+                "into it",
+                path=destination.argument,
+                code=errno.EISDIR,
             )
     elif not source.item and destination.entry is not None:
         raise RequestRefused(
             f"{given}: not a directory, but {printable_path(source.argument)} is one; remove {given} or name another "
-            "DST"
+            "DST",
+            path=destination.argument,
+            code=errno.ENOTDIR,
         )
     elif source.item and destination.has_slash:
-        raise RequestRefused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
+        raise RequestRefused(
+            f"{given}: does not exist; make the directory first, or leave out the trailing slash",
+            path=destination.argument,
+            code=errno.ENOENT,
+        )
     with _path_errors_as_refusal(destination.parent):
         try:
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
             advice = _remote_path_advice(destination.argument) or suggestion_for_missing_directory(destination.parent)
             raise RequestRefused(
-                f"{given}: its directory {printable_path(destination.parent)} does not exist; {advice}"
+                f"{given}: its directory {printable_path(destination.parent)} does not exist; {advice}",
+                path=destination.argument,
             ) from None
 
 
@@ -470,16 +494,19 @@ def _refuse_copy_onto_itself(
             existing = (status.st_dev, status.st_ino)
     if existing == source.identity:
         reason = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
-        raise RequestRefused(f"{given} and {target}: {reason}; name another DST")
+        raise RequestRefused(f"{given} and {target}: {reason}; name another DST", path=source.argument)
     if source.item:
         if existing is not None and existing == source.link_target:
-            raise RequestRefused(f"{target}: would be replaced by {given}, a link to this file; name another DST")
+            raise RequestRefused(
+                f"{target}: would be replaced by {given}, a link to this file; name another DST", path=root.target_shown
+            )
     elif source.identity in ancestors:
         is_elsewhere = source.identity[0] not in {root.target_id[0], (existing or root.target_id)[0]}
         if not (stays and is_elsewhere):
             alternative = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
             raise RequestRefused(
-                f"{target}: is inside {given}, which cannot be copied into itself; name a DST outside{alternative}"
+                f"{target}: is inside {given}, which cannot be copied into itself; name a DST outside{alternative}",
+                path=root.target_shown,
             )
 
 
@@ -501,7 +528,8 @@ def _refuse_copy_over_sources(roots: Sequence[Root]) -> None:
             if other is not None and inner and os.path.lexists(os.path.join(other.source, inner)):
                 writer = printable_path(os.path.join(other.source_shown, inner))
                 raise RequestRefused(
-                    f"{printable_path(root.source_shown)}: {writer} would be copied over this source; name another DST"
+                    f"{printable_path(root.source_shown)}: {writer} would be copied over this source; name another DST",
+                    path=root.source_shown,
                 )
 
 
@@ -548,5 +576,6 @@ def _path_errors_as_refusal(path: bytes) -> Iterator[None]:
         yield
     except OSError as error:
         raise RequestRefused(
-            f"{printable_path(path)}: cannot be examined: {error.strerror}{unsearchable_directory_text(path, error)}"
+            f"{printable_path(path)}: cannot be examined: {error.strerror}{unsearchable_directory_text(path, error)}",
+            path=path,
         ) from None

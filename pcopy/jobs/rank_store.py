@@ -166,14 +166,18 @@ def wait_until_job_is_visible(
         else:
             missed += 1
         if was_seen and missed > _TOLERATED_MISSES:
-            raise RequestRefused(f"{printable_path(checkpoint.directory)}: the job was removed by another process")
+            raise RequestRefused(
+                f"{printable_path(checkpoint.directory)}: the job was removed by another process",
+                path=checkpoint.directory,
+            )
         time.sleep(_VISIBILITY_CHECK_INTERVAL)
     with suppress(NoJobInDirectoryError):
         if exists and nonce_of_job(checkpoint.directory) == checkpoint.nonce:
             return
     raise RequestRefused(
         f"{printable_path(checkpoint.directory)}: not a directory that all hosts share; name a shared one: "
-        "--checkpoint DIR"
+        "--checkpoint DIR",
+        path=checkpoint.directory,
     )
 
 
@@ -190,7 +194,9 @@ def refuse_unsyncable_targets(roots: Sequence[Root]) -> None:
             status = os.fstat(directory)
             storage.register_file_system(directory, status.st_dev, status.st_ino, changed)
     except (OSError, Problem) as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be opened to be synced: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: cannot be opened to be synced: {error.strerror}", path=path
+        ) from None
     finally:
         storage.close()
         changed.close()

@@ -67,7 +67,8 @@ def refuse_unwritable_targets(roots: Sequence[Root]) -> None:
         return
     if reason := reason_directory_is_unwritable(target):
         raise RequestRefused(
-            f"{printable_path(roots[0].target_shown)}: cannot be created, since {reason}; name another DST"
+            f"{printable_path(roots[0].target_shown)}: cannot be created, since {reason}; name another DST",
+            path=roots[0].target_shown,
         )
 
 
@@ -83,7 +84,9 @@ def roots_with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
         source, target = examine(root.source, "source"), examine(root.target, "destination")
         if source.identity[1] != root.source_id[1] or target.identity[1] != root.target_id[1]:
             path = root.source_shown if source.identity[1] != root.source_id[1] else root.target_shown
-            raise RequestRefused(f"{printable_path(path)}: was replaced by another directory since the job began")
+            raise RequestRefused(
+                f"{printable_path(path)}: was replaced by another directory since the job began", path=path
+            )
         placed.append(JobRoot(*root, source_place=source.file_system, target_place=target.file_system))
     return tuple(placed)
 
@@ -170,10 +173,13 @@ def refuse_missing_mounts(job: JobFile) -> None:
                 with closing_descriptor(open_with_retries(path, flags)) as descriptor:
                     found = mount_root_of(descriptor)
             except OSError as error:
-                raise RequestRefused(f"{printable_path(path)}: cannot be entered: {error.strerror}; mount it") from None
+                raise RequestRefused(
+                    f"{printable_path(path)}: cannot be entered: {error.strerror}; mount it", path=path
+                ) from None
             if not found.may_be_same_mount(MountRootIdentity(*root)):
                 raise RequestRefused(
-                    f"{printable_path(path)}: the file system that the job wrote to is not mounted there; mount it"
+                    f"{printable_path(path)}: the file system that the job wrote to is not mounted there; mount it",
+                    path=path,
                 )
 
 
@@ -252,7 +258,8 @@ def _check_recorded_target(job: JobFile, root: JobRoot) -> None:
         difference = str(error.strerror)
     raise RequestRefused(
         f"{printable_path(target_path(root))}: not the directory that job {job.name} copies to: {difference}; "
-        "put the original directory back, or discard the job (pcopy --discard) and start a new one"
+        "put the original directory back, or discard the job (pcopy --discard) and start a new one",
+        path=target_path(root),
     )
 
 
@@ -279,7 +286,8 @@ def _refuse_different_directory(
     if differing:
         raise RequestRefused(
             f"{printable_path(path)}: not the directory that job {job.name} began with: {'; '.join(differing)}; "
-            "mount what was there, or start a new job"
+            "mount what was there, or start a new job",
+            path=path,
         )
 
 
@@ -291,4 +299,6 @@ def _identity_of_source_or_target(path: bytes, role: str) -> DirectoryIdentity:
     try:
         return directory_identity(path)
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: the job's {role} cannot be opened: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: the job's {role} cannot be opened: {error.strerror}", path=path
+        ) from None

@@ -74,9 +74,12 @@ def existing_base_directory(path: bytes) -> BaseDirectory:
     base = BaseDirectory(path, os.path.realpath(path))
     if os.path.isdir(base.real):
         return base
-    why = "is not a directory" if os.path.lexists(path) else "does not exist"
+    exists = os.path.lexists(path)
+    why = "is not a directory" if exists else "does not exist"
     raise RequestRefused(
-        f"{printable_path(path)}: {why}; name the directory that contains all paths in the list of --from"
+        f"{printable_path(path)}: {why}; name the directory that contains all paths in the list of --from",
+        path=path,
+        code=errno.ENOTDIR if exists else errno.ENOENT,
     )
 
 
@@ -150,7 +153,9 @@ def sorted_paths_to_modify(
         written = open_spool()
         skipped = len(os.path.join(directory, b"")) - len(os.path.join(listing.top, b""))
         if skipped < 0:
-            raise RequestRefused(f"{listing.name}: {printable_path(listing.top)}: was removed meanwhile")
+            raise RequestRefused(
+                f"{listing.name}: {printable_path(listing.top)}: was removed meanwhile", path=listing.top
+            )
         item_count = _write_unique_paths(
             sorter, written, listing.top, skipped, with_records=has_records, omit_below_listed=omit_below_listed
         )
@@ -280,7 +285,9 @@ def _deepest_directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     break
-                raise RequestRefused(f"{name}: {printable_path(reached + b'/' + part)}: {error.strerror}") from None
+                raise RequestRefused(
+                    f"{name}: {printable_path(reached + b'/' + part)}: {error.strerror}", path=reached + b"/" + part
+                ) from None
             mode = os.fstat(below).st_mode
             if not stat.S_ISDIR(mode):
                 close_ignoring_errors(below)
@@ -350,6 +357,7 @@ def path_list_file_in_job_directory(directory: bytes) -> bytes:
     path = os.path.join(directory, PATH_LIST_FILE)
     if not os.path.isfile(path):
         raise RequestRefused(
-            f"{printable_path(path)}: the list of files to copy is missing; discard the job, and start a new one"
+            f"{printable_path(path)}: the list of files to copy is missing; discard the job, and start a new one",
+            path=path,
         )
     return path

@@ -77,4 +77,4 @@ def spool_errors_as_refusal(directory: bytes, advice: str = SPOOL_ADVICE) -> Ite
     try:
         yield
     except TemporaryFileFailed as trouble:
-        raise RequestRefused(spool_error_text(directory, trouble, advice)) from None
+        raise RequestRefused(spool_error_text(directory, trouble, advice), path=directory) from None

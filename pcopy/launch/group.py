@@ -98,15 +98,17 @@ def run_on_rank_0(group: RankGroup, action: Callable[[], _Value]) -> _Value | No
 
     If ``action`` raises ``RequestRefused`` or ``StoppedBeforeStart``, all ranks raise the same.
     """
-    value, status, text = None, EXIT_OK, ""
+    value, status, reason = None, EXIT_OK, ("", b"", 0)
     if group.rank == 0:
         try:
             value = action()
-        except (RequestRefused, StoppedBeforeStart) as trouble:
-            status, text = trouble.status, str(trouble)
-    status, text = group.broadcast((status, text))
+        except StoppedBeforeStart as stopped:
+            status, reason = stopped.status, (str(stopped), b"", 0)
+        except RequestRefused as refused:
+            status, reason = refused.status, _refusal_as_primitives(refused)
+    status, (text, path, code) = group.broadcast((status, reason))
     if text:
-        raise StoppedBeforeStart(text) if status == EXIT_STOPPED else RequestRefused(text)
+        raise StoppedBeforeStart(text) if status == EXIT_STOPPED else RequestRefused(text, path=path, code=code)
     return value
 
 
@@ -116,13 +118,18 @@ def run_on_all_ranks(group: RankGroup, action: Callable[[], _Value]) -> _Value:
     If ``action`` raises ``RequestRefused`` on any rank, all ranks raise it. The text then names the host of that rank,
     if the job has several ranks.
     """
-    refused: RequestRefused | None = None
+    reason = "", b"", 0
     try:
         value = action()
-    except RequestRefused as refusal:
-        refused = refusal
-    for hello, text in zip(group.descriptions, group.gather(str(refused or "")), strict=True):
+    except RequestRefused as refused:
+        reason = _refusal_as_primitives(refused)
+    for hello, (text, path, code) in zip(group.descriptions, group.gather(reason), strict=True):
         if text:
             is_named = len(group.descriptions) == 1 or text.endswith(f" on {hello.host}")
-            raise RequestRefused(text if is_named else f"on {hello.host}: {text}")
+            raise RequestRefused(text if is_named else f"on {hello.host}: {text}", path=path, code=code)
     return value
+
+
+def _refusal_as_primitives(refused: RequestRefused) -> tuple[str, bytes, int]:
+    """Return text, path and error number of ``refused``, which can be sent to all ranks."""
+    return str(refused), refused.path, refused.code

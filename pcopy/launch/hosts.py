@@ -114,7 +114,8 @@ def check_directory_is_same_on_all_hosts(
                 return
             raise RequestRefused(
                 f"{printable_path(path)}: cannot be written to ({error}), so other hosts cannot verify that they see "
-                "the same directory"
+                "the same directory",
+                path=path,
             )
         contents = group.gather(_read_probe_file(directory, name) if group.rank in readers else "")
     finally:
@@ -124,7 +125,8 @@ def check_directory_is_same_on_all_hosts(
     for reader in readers:
         if contents[reader] != nonce:
             raise RequestRefused(
-                f"{printable_path(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}"
+                f"{printable_path(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}",
+                path=path,
             )
 
 

@@ -52,7 +52,9 @@ def open_source_and_target_directories(job: Job, *, compare_devices: bool = True
             opened[path, on_source] = descriptor, os.fstat(descriptor)
         descriptor, status = opened[path, on_source]
         if status.st_ino != identity[1] or (compare_devices and status.st_dev != identity[0]):
-            raise RequestRefused(f"{printable_path(path)}: is not the same directory on {os.uname().nodename}")
+            raise RequestRefused(
+                f"{printable_path(path)}: is not the same directory on {os.uname().nodename}", path=path
+            )
         return descriptor
 
     return [
@@ -75,8 +77,8 @@ def _open_directory(path: bytes, on_source: bool) -> int:
         except PermissionError as error:
             error_of_permission = error
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error.strerror}") from None
-    raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error_of_permission.strerror}")
+            raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error.strerror}", path=path) from None
+    raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error_of_permission.strerror}", path=path)
 
 
 class SourceOrTarget(NamedTuple):
@@ -237,7 +239,7 @@ class MountsBelowRoots:
         """
         numbers = [self._number_by_path[top] for top in _path_and_parent_paths(path) if top in self._number_by_path]
         if not numbers:
-            raise RequestRefused(f"{printable_path(path)}: not in any of the job's directories")
+            raise RequestRefused(f"{printable_path(path)}: not in any of the job's directories", path=path)
         tree = self._trees[min(numbers)]
         directories = self._directories[tree.descriptor, tree.on_source]
         return tree, directories, path[len(tree.path.rstrip(b"/")) + 1 :]
@@ -394,14 +396,15 @@ def _refuse_different_mounts(answers: MountStatesOfRanks, descriptions: Sequence
             if mine.is_of_one_machine and theirs.is_of_one_machine and not is_on_one:
                 raise RequestRefused(
                     f"{printable_path(path)}: each host has a file system of its own here (a local disk or memory): "
-                    f"{both}"
+                    f"{both}",
+                    path=path,
                 )
             if (
                 bool(mine.error) != bool(theirs.error)
                 or not MountRootIdentity(*mine.root).may_be_same_mount_on_other_host(MountRootIdentity(*theirs.root))
                 or (mine.is_of_one_machine and is_on_one and mine.device != theirs.device)
             ):
-                raise RequestRefused(f"{printable_path(path)}: is not the same on all hosts: {both}")
+                raise RequestRefused(f"{printable_path(path)}: is not the same on all hosts: {both}", path=path)
 
 
 def _refuse_changed_mounts(
@@ -440,7 +443,8 @@ def _changed_mount_error(path: bytes, name: str, now: str, then: str) -> Request
     """
     return RequestRefused(
         f"{printable_path(path)}: is not what it was when job {name} began: {now}; then: {then}; "
-        "restore the earlier mounts, or discard the job (pcopy --discard) and start a new one"
+        "restore the earlier mounts, or discard the job (pcopy --discard) and start a new one",
+        path=path,
     )
 
 

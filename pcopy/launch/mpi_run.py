@@ -26,7 +26,7 @@ from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import RankStarter, run_job
 from pcopy.launch.tool import JobResult, Tool, ToolEntryPoint
 from pcopy.launch.watch.watchdog import NoticePipe
-from pcopy.report.streams import print_error
+from pcopy.report.streams import print_error, report_refusal
 from pcopy.report.unexpected import report_unexpected_exception
 
 MPI_INIT_TIMEOUT = 30.0
@@ -199,6 +199,6 @@ def _report_refusal_before_mpi(refusal: RequestRefused, command: ToolEntryPoint)
         time.sleep(EXIT_DELAY_AFTER_REFUSAL)
         if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
             return refusal.status
-        refusal = RequestRefused(f"on {socket.gethostname()}: {refusal}")
-    print_error(command.tool.name, refusal)
+        refusal = RequestRefused(f"on {socket.gethostname()}: {refusal}", path=refusal.path, code=refusal.code)
+    report_refusal(command.tool.name, refusal)
     return refusal.status

@@ -41,7 +41,7 @@ from pcopy.launch.watch.signals import StoppedBeforeStart, StopSignalHandler
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.bar import open_progress_screen
 from pcopy.report.screen import ProgressScreen
-from pcopy.report.streams import print_error
+from pcopy.report.streams import print_error, report_refusal
 from pcopy.report.unexpected import missing_package_text
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
 from pcopy.tasks.base.job import Job, ProgramOptions, Root
@@ -132,7 +132,7 @@ def run_job(command: ToolEntryPoint, words: Sequence[str], ranks: RankStarter) -
     except (RequestRefused, StoppedBeforeStart) as refusal:
         status = max(ranks.gather(refusal.status))
         if ranks.rank == 0:
-            print_error(command.tool.name, refusal)
+            report_refusal(command.tool.name, refusal)
             if prepared and isinstance(refusal, StoppedBeforeStart):
                 prepared[0].print_resume_advice()
         ranks.wait_until_ranks_may_exit()

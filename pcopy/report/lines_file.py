@@ -91,7 +91,9 @@ class JsonLinesFile:
             with temporary_umask(umask):
                 opened = open_named_file_to_write(path)
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot write the {self.name}: {error.strerror}") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: cannot write the {self.name}: {error.strerror}", path=path
+            ) from None
         # ``close`` closes the file. UTF-8, although the contents are ASCII: Python may not have loaded its ASCII codec.
         self._file = open(opened.descriptor, "w", encoding="utf-8")  # noqa: SIM115
         self._created = opened.path if opened.is_new else b""
@@ -118,7 +120,7 @@ class JsonLinesFile:
             reason = f"is there already, and cannot be read: {error.strerror}"
         if reason:
             self._file.close()
-            raise RequestRefused(f"{printable_path(self.path)}: {reason}")
+            raise RequestRefused(f"{printable_path(self.path)}: {reason}", path=self.path)
 
     def truncate_file(self) -> None:
         """Truncate the file. To be called when it is certain that the job will run; raise ``OSError``.

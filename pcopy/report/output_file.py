@@ -37,13 +37,15 @@ class OutputFile:
         try:
             self._directory, self.name, _, _ = open_parent_directory(path)
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: its directory cannot be opened: {error.strerror}", path=path
+            ) from None
         try:
             self._check_file_can_be_created()
         except OSError as error:
             os.close(self._directory)
             raise RequestRefused(
-                f"{printable_path(path)}: cannot be written: {error.strerror}; name another file"
+                f"{printable_path(path)}: cannot be written: {error.strerror}; name another file", path=path
             ) from None
 
     def _check_file_can_be_created(self) -> None:

@@ -9,6 +9,7 @@ Rules:
 - Descriptors 0 to 2 that are closed are opened on /dev/null before any other file is opened. Otherwise a file that is
   being copied could get such a number, and output for the user would be written into it.
 - A terminal gets no control characters, and no characters that the locale's encoding lacks.
+- A refused request (status 2) is reported by a line for people and, with ``--errors /dev/stderr``, one for programs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from pcopy.errors import PcopyError, RequestRefused
 from pcopy.text import encodable_text, invoked_name, one_line_message, with_invoked_name
+
+ERRORS_OPTION = "--errors"
+"""The option that names the file for failures."""
+_STANDARD_ERROR = "/dev/stderr"
+REFUSED_OPERATION = "refuse"
+"""The operation in the line about a refused request."""
 
 
 class TolerantStream:
@@ -96,6 +104,37 @@ def print_error(program: str, text: object) -> None:
     """
     line = with_invoked_name(f"{program}: {one_line_message(str(text))}", program)
     print(line, file=sys.stderr, flush=True)
+
+
+class _RefusalRecording:
+    """``is_requested``: True if refusals are printed for programs, too."""
+
+    is_requested = False
+
+
+def record_refusals_if_requested(options: Sequence[str]) -> None:
+    """Have ``report_refusal`` print a line for programs if one of ``options``, the words before ``--``, requests it.
+
+    Called before the command line is parsed, because that may refuse it.
+    """
+    pairs = zip(options, [*options[1:], ""], strict=True)
+    _RefusalRecording.is_requested = f"{ERRORS_OPTION}={_STANDARD_ERROR}" in options or (
+        (ERRORS_OPTION, _STANDARD_ERROR) in pairs
+    )
+
+
+def report_refusal(program: str, error: PcopyError) -> None:
+    """Print why the request was refused, in one line. If ``record_refusals_if_requested`` has found that programs read
+    standard error, print the same as a line of ``--errors`` before.
+    """
+    if _RefusalRecording.is_requested and isinstance(error, RequestRefused):
+        import json
+
+        from pcopy.report.lines_file import path_as_json_values
+
+        values = {"operation": REFUSED_OPERATION, "errno": error.code, "message": str(error)}
+        print(json.dumps({**path_as_json_values(error.path), **values}), file=sys.stderr, flush=True)
+    print_error(program, error)
 
 
 class StandardStreams:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from pcopy import errors
-from pcopy.report.streams import print_error
+from pcopy.report.streams import print_error, report_refusal
 from pcopy.text import printable_path
 
 _PACKAGE_NAME_BY_MODULE = {"yaml": "PyYAML"}
@@ -20,16 +20,13 @@ def report_unexpected_exception(name: str, error: Exception) -> int:
 
     ``name`` is the program's name. For an error that is probably a bug, the traceback is printed, too.
     """
-    if text := missing_package_text(error):
-        print_error(name, text)
-        return errors.EXIT_REFUSED
+    text = missing_package_text(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and not _working_directory_exists():
-        print_error(
-            name, "the current directory does not exist any longer; change to another one, or use absolute paths"
-        )
-        return errors.EXIT_REFUSED
-    if isinstance(error, errors.RESOURCE_EXCEPTIONS):
-        print_error(name, f"cannot begin: {errors.resource_error_text(error)}")
+        text = "the current directory does not exist any longer; change to another one, or use absolute paths"
+    elif not text and isinstance(error, errors.RESOURCE_EXCEPTIONS):
+        text = f"cannot begin: {errors.resource_error_text(error)}"
+    if text:
+        report_refusal(name, errors.RequestRefused(text, code=getattr(error, "errno", None) or 0))
         return errors.EXIT_REFUSED
     import traceback
 

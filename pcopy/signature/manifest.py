@@ -136,7 +136,8 @@ class ManifestWriter(ExitStack):
         if len(line) > MAX_LINE_SIZE:
             raise RequestRefused(
                 f"{printable_path(self._path)} cannot hold a path of {len(entry.path)} bytes: "
-                f"a line may have at most {MAX_LINE_SIZE}"
+                f"a line may have at most {MAX_LINE_SIZE}",
+                path=self._path,
             )
         self._stream.write(line)
         self._last = key

@@ -86,4 +86,4 @@ def _check_regular_file(target: bytes, directory: ParentDirectory) -> None:
     try:
         check_is_replaceable_file(directory.descriptor, directory.name)
     except UntrustedFileError as error:
-        raise RequestRefused(f"{printable_path(target)}: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(target)}: {error.strerror}", path=target) from None

@@ -133,7 +133,8 @@ def converting_file_errors_to_refusal(description: str, path: AnyPath) -> Iterat
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise RequestRefused(
-            f"cannot read {printable_path(os.fsencode(path))} as a {description}: {printable_text(reason)}"
+            f"cannot read {printable_path(os.fsencode(path))} as a {description}: {printable_text(reason)}",
+            path=os.fsencode(path),
         ) from error
 
 

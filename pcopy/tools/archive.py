@@ -425,19 +425,22 @@ def _checked_archive_path(path: bytes) -> bytes:
     """
     directory, name = os.path.split(path)
     if name in (b"", b".", b".."):
-        raise RequestRefused(f"{printable_path(path)}: names a directory; name the archive's file")
+        raise RequestRefused(f"{printable_path(path)}: names a directory; name the archive's file", path=path)
     try:
         real = examine_parent_directory(path).path
     except UntrustedFileError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be created: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be created: {error.strerror}", path=path) from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise RequestRefused(
-                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first"
+                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first",
+                path=path,
             ) from None
-        raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: its directory cannot be opened: {error.strerror}", path=path
+        ) from None
     if why := reason_directory_is_unwritable(real):
-        raise RequestRefused(f"{printable_path(path)}: cannot be created, since {why}; name another file")
+        raise RequestRefused(f"{printable_path(path)}: cannot be created, since {why}; name another file", path=path)
     _refuse_irreplaceable_item(path)
     return os.path.join(real, name)
 
@@ -450,15 +453,18 @@ def _refuse_irreplaceable_item(path: bytes) -> None:
         return
     except OSError as error:  # For instance, if the name is too long, the rename at the end would fail.
         refused = f"{printable_path(path)}: cannot be created: {error.strerror}; name another file"
-        raise RequestRefused(refused) from None
+        raise RequestRefused(refused, path=path) from None
     if stat.S_ISDIR(mode):
-        raise RequestRefused(f"{printable_path(path)}: is a directory; name the archive's file")
+        raise RequestRefused(f"{printable_path(path)}: is a directory; name the archive's file", path=path)
     if stat.S_ISLNK(mode):
-        raise RequestRefused(f"{printable_path(path)}: {reason_path_cannot_be_replaced(path, mode, 'an archive')}")
+        raise RequestRefused(
+            f"{printable_path(path)}: {reason_path_cannot_be_replaced(path, mode, 'an archive')}", path=path
+        )
     if not stat.S_ISREG(mode):
         raise RequestRefused(
             f"{printable_path(path)}: is not a regular file, and ptar writes an archive at many offsets in parallel; "
-            "use tar"
+            "use tar",
+            path=path,
         )
 
 
@@ -474,11 +480,14 @@ def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: byt
     try:
         is_made = is_archive_in_use(directory, temporary)
     except Problem as problem:
-        raise RequestRefused(f"{printable_path(archive)}: cannot be created: {problem.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(archive)}: cannot be created: {problem.strerror}", path=archive
+        ) from None
     if is_made:
         raise RequestRefused(
             f"{printable_path(archive)}: another ptar is creating this archive; wait until that ptar ends, or "
-            "stop it first"
+            "stop it first",
+            path=archive,
         )
 
 
@@ -496,7 +505,9 @@ def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
     try:
         status = examine_parent_directory(archive).status
     except OSError as error:
-        raise RequestRefused(f"{printable_path(archive)}: its directory cannot be opened: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(archive)}: its directory cannot be opened: {error.strerror}", path=archive
+        ) from None
     assert status is not None  # The directory exists.
     return root._replace(
         source_shown=path,

@@ -376,7 +376,8 @@ def refuse_changed_arguments(
         raise RequestRefused(
             f"{printable_path(arguments.checkpoint.directory)}: holds an unfinished job with other arguments "
             f"(different: {', '.join(different)}): name another directory, "
-            f"or resume that job: {resume_command(stored.path)}"
+            f"or resume that job: {resume_command(stored.path)}",
+            path=arguments.checkpoint.directory,
         )
 
 

@@ -180,11 +180,14 @@ class BenchJob(UnrecordedJob):
         root = root_for_reading(arguments.directory, follow=True)
         if root.item:
             raise RequestRefused(
-                f"{printable_path(arguments.directory)}: is not a directory; name one on the file system to be measured"
+                f"{printable_path(arguments.directory)}: is not a directory; name one on the file system to be "
+                "measured",
+                path=arguments.directory,
             )
         if not os.access(root.target, os.W_OK | os.X_OK):
             raise RequestRefused(
-                f"{printable_path(arguments.directory)}: no permission to create files in it; name another directory"
+                f"{printable_path(arguments.directory)}: no permission to create files in it; name another directory",
+                path=arguments.directory,
             )
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
@@ -209,12 +212,14 @@ class BenchJob(UnrecordedJob):
         if free.bytes < needed:
             raise RequestRefused(
                 f"{printable_path(root.target_shown)}: up to {format_size(needed)} are needed at the same time, and "
-                f"only {format_size(free.bytes)} are free; choose a smaller --size or fewer --files"
+                f"only {format_size(free.bytes)} are free; choose a smaller --size or fewer --files",
+                path=root.target_shown,
             )
         if 0 <= free.inodes < self._file_count + 2 * ranks:
             raise RequestRefused(
                 f"{printable_path(root.target_shown)}: one measurement needs {self._file_count:,} files, and "
-                f"only {free.inodes:,} can be created; choose fewer --files"
+                f"only {free.inodes:,} can be created; choose fewer --files",
+                path=root.target_shown,
             )
 
     def print_job_start_notices(self) -> None:

@@ -227,11 +227,11 @@ def _checked_file_to_send(path: bytes) -> tuple[bytes, os.stat_result]:
         raise cannot_examine_error(path, error) from None
     if stat.S_ISDIR(status.st_mode):
         advice = f"pack it (ptar -c -f FILE.tar {shell_quoted(path)}), or copy it with pcopy to where all hosts see it"
-        raise RequestRefused(f"{printable_path(path)}: is a directory, and pbcast sends files: {advice}")
+        raise RequestRefused(f"{printable_path(path)}: is a directory, and pbcast sends files: {advice}", path=path)
     if not stat.S_ISREG(status.st_mode):
-        raise RequestRefused(f"{printable_path(path)}: is not a regular file; put its contents into a file")
+        raise RequestRefused(f"{printable_path(path)}: is not a regular file; put its contents into a file", path=path)
     if not os.access(path, os.R_OK):
-        raise RequestRefused(f"{printable_path(path)}: no permission to read it; check its mode")
+        raise RequestRefused(f"{printable_path(path)}: no permission to read it; check its mode", path=path)
     return absolute_path(path), status
 
 
@@ -245,11 +245,12 @@ def _refuse_equal_names(files: Sequence[bytes]) -> None:
         name = os.path.basename(path)
         earlier = names.get(name)
         if earlier == path:
-            raise RequestRefused(f"{printable_path(path)}: is named twice")
+            raise RequestRefused(f"{printable_path(path)}: is named twice", path=path)
         if earlier is not None:
             raise RequestRefused(
                 f"{printable_path(earlier)} and {printable_path(path)} would get the same name; send them to two "
-                "directories"
+                "directories",
+                path=earlier,
             )
         names[name] = path
 
@@ -267,7 +268,8 @@ def _refuse_link_to_file(given: bytes, target: bytes, status: os.stat_result) ->
         if os.path.islink(target) and os.path.samestat(os.stat(target), status):
             raise RequestRefused(
                 f"{printable_path(target)}: is a symbolic link to {printable_path(given)}; remove it, or name another "
-                "directory"
+                "directory",
+                path=target,
             )
 
 
@@ -283,6 +285,7 @@ def _checked_target_directory(path: bytes) -> bytes:
         ) from None
     if not is_directory:
         raise RequestRefused(
-            f"{printable_path(path)}: is not a directory; the last argument must be one that exists on each host"
+            f"{printable_path(path)}: is not a directory; the last argument must be one that exists on each host",
+            path=path,
         )
     return absolute_path(path)

@@ -102,12 +102,12 @@ def _root_for_path(path: bytes, arguments: ChmodArguments) -> Root:
     if stat.S_ISLNK(status.st_mode) and not (path == stripped and arguments.changes_only_owner):
         if path == stripped and arguments.changes_owner:
             text = "is a symbolic link; --owner and --group change the link, and MODE its target: write two commands"
-            raise RequestRefused(f"{printable_path(path)}: {text}")
+            raise RequestRefused(f"{printable_path(path)}: {text}", path=path)
         stripped = os.path.realpath(stripped)
         status = os.stat(stripped)
     if os.path.samestat(status, os.stat("/")):
         raise RequestRefused(
-            f"{printable_path(path)}: is the root directory, which is never changed; name what is in it"
+            f"{printable_path(path)}: is the root directory, which is never changed; name what is in it", path=path
         )
     if path.endswith(b"/") and not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

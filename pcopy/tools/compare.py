@@ -127,7 +127,8 @@ class CompareJob(VerifyJobBase):
             item = next(root for root in roots if root.item)
             raise RequestRefused(
                 f"{printable_path(item.source_shown)}: is not a directory, and --output lists the contents of "
-                "directories: leave out --output"
+                "directories: leave out --output",
+                path=item.source_shown,
             )
         program = CompareOptions(comparison.window, self._properties | (REPORTS_EQUAL if reports_equal else 0))
         self.job = Job(os.urandom(5).hex(), 1, roots, options, program, copies=False)
@@ -186,7 +187,8 @@ class CompareJob(VerifyJobBase):
                     if end in path:
                         raise RequestRefused(
                             f"{printable_path(path)} has a newline in it: give -0, and also give -0 to the "
-                            "pcopy or prm that reads the list"
+                            "pcopy or prm that reads the list",
+                            path=path,
                         )
                     stream.write(path + end)
         except RequestRefused as refused:

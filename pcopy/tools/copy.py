@@ -557,7 +557,7 @@ def _check_spool_directory(directory: bytes) -> None:
         why = str(error.strerror)
     except OSError:
         pass
-    raise RequestRefused(f"--spool {printable_path(directory)}: {why}")
+    raise RequestRefused(f"--spool {printable_path(directory)}: {why}", path=directory)
 
 
 def _set_private_umask() -> int:

@@ -182,7 +182,7 @@ class ExtractJob(TarJob):
                 advice = advice.replace(" -dc ", " -dc --long=31 ", 1)
             given, reason = printable_path(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
             raise RequestRefused(
-                f"{given}: cannot be decompressed into {printable_path(where)}: {reason}; {advice}"
+                f"{given}: cannot be decompressed into {printable_path(where)}: {reason}; {advice}", path=where
             ) from None
         finally:
             os.close(archive)
@@ -288,13 +288,13 @@ def checked_archive_path(arguments: ArchiveArguments, tar_options: str) -> tuple
     try:
         descriptor, real, *_ = open_named_file_to_read(path, regular=True)
     except OSError as error:
-        raise RequestRefused(_archive_open_error_text(path, error)) from None
+        raise RequestRefused(_archive_open_error_text(path, error), path=path) from None
     try:
         ArchiveContents(descriptor, real, tar)
     except ArchiveNotSeekable as stream:
         return real, stream
     except Problem as problem:
-        raise RequestRefused(f"{printable_path(path)}: cannot be read: {problem.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be read: {problem.strerror}", path=path) from None
     finally:
         os.close(descriptor)
     return real, None
@@ -331,11 +331,12 @@ def _root_of_target_directory(path: bytes) -> Root:
         advice = suggestion_for_missing_path(path) if path else ""
         raise RequestRefused(
             f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'create it first'} (-C needs an existing "
-            "directory)"
+            "directory)",
+            path=path or b".",
         ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise RequestRefused(
-            f"{printable_path(path)}: is not a directory; name the one into which members are unpacked"
+            f"{printable_path(path)}: is not a directory; name the one into which members are unpacked", path=path
         )
     identity = status.st_dev, status.st_ino
     return Root(real, real, b"", b"", path, path, identity, identity)

@@ -4,6 +4,7 @@ not be deleted.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -41,18 +42,21 @@ def check_deletion_is_intended(arguments: CopyArguments, roots: Sequence[Root], 
         raise RequestRefused(
             f"{printable_path(source)}: with {option} SRC needs a trailing slash, so that it is clear which directory "
             f"becomes equal to SRC. For {destination} itself: {command} {shell_quoted(source + b'/')} {destination}; "
-            f"for a directory in it: {command} {shell_quoted(source + b'/')} {target_inside}"
+            f"for a directory in it: {command} {shell_quoted(source + b'/')} {target_inside}",
+            path=source,
         )
     target = target_path(root)
     if is_in_tree(root.source, target) or _device_and_inode(target) in _identities_of_directories_above(root.source):
         raise RequestRefused(
             f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name "
-            "another DST"
+            "another DST",
+            path=source,
         )
     if not arguments.copy_options.delete_all and _is_empty_directory(root.source):
         raise RequestRefused(
             f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: "
-            "is its file system mounted? If this is intended, use --delete-all"
+            "is its file system mounted? If this is intended, use --delete-all",
+            path=source,
         )
 
 
@@ -129,7 +133,7 @@ def _real_path(path: bytes, given: str) -> bytes:
     try:
         return real_path(path)
     except OSError as error:
-        raise RequestRefused(f"{given}: {error.strerror}") from None
+        raise RequestRefused(f"{given}: {error.strerror}", path=path) from None
 
 
 def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
@@ -142,12 +146,14 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
     if any(is_in_tree(target_path(root), path) for root in roots):
         raise RequestRefused(
             f"{given}: is or contains {printable_path(target_path(roots[0]))}, the target of the copy; "
-            "name another directory"
+            "name another directory",
+            path=path,
         )
     for root in roots:
         if not root.item and is_in_tree(path, root.source):
             raise RequestRefused(
-                f"{given}: lies in {printable_path(root.source_shown)}, which is copied; name another directory"
+                f"{given}: lies in {printable_path(root.source_shown)}, which is copied; name another directory",
+                path=path,
             )
     existing = path
     while not os.path.lexists(existing):
@@ -155,21 +161,27 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
     try:
         status, target_status = os.stat(existing), os.stat(parent)
     except OSError as error:
-        raise RequestRefused(f"{given}: {error.strerror}") from None
+        raise RequestRefused(f"{given}: {error.strerror}", path=path) from None
     if not stat.S_ISDIR(status.st_mode):
-        raise RequestRefused(f"{given}: {printable_path(existing)} is not a directory")
+        raise RequestRefused(
+            f"{given}: {printable_path(existing)} is not a directory", path=existing, code=errno.ENOTDIR
+        )
     if status.st_dev != target_status.st_dev:
         raise RequestRefused(
             f"{given}: is not on the file system of {printable_path(parent)}: replaced items cannot be moved "
-            "there; name a directory on that file system"
+            "there; name a directory on that file system",
+            path=path,
         )
     if existing == path and (strangers := reason_others_may_write(status)):
         raise RequestRefused(
             f"{given}: {printable_path(path)} {strangers}: backups would not be safe there; "
-            "name a directory that you own and that only you may write to, or one that does not exist"
+            "name a directory that you own and that only you may write to, or one that does not exist",
+            path=path,
         )
     if (twin := next(_sources_copied_to_path(path, roots), None)) is not None:
-        raise RequestRefused(f"{given}: {printable_path(twin)} would be copied to that path; name another directory")
+        raise RequestRefused(
+            f"{given}: {printable_path(twin)} would be copied to that path; name another directory", path=path
+        )
     return path
 
 

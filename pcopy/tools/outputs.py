@@ -8,6 +8,7 @@ conditions are checked before anything is copied, also when a job is resumed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -68,7 +69,10 @@ def check_output_and_signature_files(
     outputs = {name: path for name, path in {**descriptions, **_output_paths(output_options)}.items() if path}
     _refuse_equal_outputs(outputs)
     if copies and options.writes_signature and len(roots) == 1 and _is_root_socket(roots[0]):
-        raise RequestRefused(f"{printable_path(roots[0].source_shown)}: is a socket, which a signature cannot describe")
+        raise RequestRefused(
+            f"{printable_path(roots[0].source_shown)}: is a socket, which a signature cannot describe",
+            path=roots[0].source_shown,
+        )
     trees = {os.path.realpath(source_path(root)) for root in roots} if outputs else set()
     if copies:
         trees.add(destination_path(roots))
@@ -79,7 +83,7 @@ def check_output_and_signature_files(
                 read = "which is copied from or to" if copies else "which is read"
                 why = "which it describes" if name in descriptions else read
                 raise RequestRefused(
-                    f"{printable_path(path)}: lies in {printable_path(tree)}, {why}; write it elsewhere"
+                    f"{printable_path(path)}: lies in {printable_path(tree)}, {why}; write it elsewhere", path=path
                 )
         _check_output_path(name, path)
     if options.hash:
@@ -136,10 +140,14 @@ def refuse_replacing_sent_files(
         with suppress(OSError):
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in inodes:
-                raise RequestRefused(f"{printable_path(path)}: is a file that is sent; name another output file")
+                raise RequestRefused(
+                    f"{printable_path(path)}: is a file that is sent; name another output file", path=path
+                )
         with suppress(OSError):
             if name in sent_files and os.path.samefile(parent or b".", directory):
-                raise RequestRefused(f"{printable_path(path)}: a file is sent to this path; name another output file")
+                raise RequestRefused(
+                    f"{printable_path(path)}: a file is sent to this path; name another output file", path=path
+                )
 
 
 def check_comparison_lists(
@@ -159,11 +167,15 @@ def check_comparison_lists(
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
         else:
             _refuse_unless_regular(path, status, "list")
             if status.st_size and not force:
-                raise RequestRefused(f"{printable_path(path)}: already exists and is not replaced; --force replaces it")
+                raise RequestRefused(
+                    f"{printable_path(path)}: already exists and is not replaced; --force replaces it",
+                    path=path,
+                    code=errno.EEXIST,
+                )
         _check_output_directory(path)
         _check_renames_are_possible(path)
 
@@ -174,7 +186,9 @@ def _refuse_equal_outputs(outputs: Mapping[str, bytes]) -> None:
     for output, path in outputs.items():
         other_output = names.setdefault(_real_path_of_output(path, output), output)
         if other_output != output:
-            raise RequestRefused(f"{printable_path(path)}: {other_output} and {output} cannot be the same file")
+            raise RequestRefused(
+                f"{printable_path(path)}: {other_output} and {output} cannot be the same file", path=path
+            )
 
 
 def _real_path_of_output(path: bytes, output: str) -> bytes:
@@ -191,7 +205,7 @@ def _real_path_of_output(path: bytes, output: str) -> bytes:
             return examine_path(path).path
         return os.path.join(examine_parent_directory(path).path, os.path.basename(path))
     except UntrustedFileError as error:
-        raise RequestRefused(f"{printable_path(path)}: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: {error.strerror}", path=path) from None
     except OSError:  # The error is reported by ``_check_output_path``.
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory or b"."), name)
@@ -223,12 +237,14 @@ def _check_output_path(output: str, path: bytes) -> None:
         _check_renames_are_possible(path)
         return
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
     _refuse_unless_regular(path, status, output)
     if not _is_older_output(path, output):
         called = _NOT_AN_OUTPUT_TEXTS.get(output, f"no {output}")
         raise RequestRefused(
-            f"{printable_path(path)}: is there already, and is {called}; name another file, or remove it"
+            f"{printable_path(path)}: is there already, and is {called}; name another file, or remove it",
+            path=path,
+            code=errno.EEXIST,
         )
     _check_output_directory(path)
     _check_renames_are_possible(path)
@@ -257,12 +273,12 @@ def _check_output_written_in_place(output: str, path: bytes) -> None:
     except FileNotFoundError:
         _check_output_directory(path)
         raise RequestRefused(
-            f"{printable_path(path)}: leads through something that does not exist; name another file"
+            f"{printable_path(path)}: leads through something that does not exist; name another file", path=path
         ) from None
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
     if why := reason_not_to_overwrite(output, found.status, beginning):
-        raise RequestRefused(f"{printable_path(path)}: {why}")
+        raise RequestRefused(f"{printable_path(path)}: {why}", path=path)
 
 
 def _first_bytes(path: bytes, size: int) -> bytes:
@@ -276,7 +292,7 @@ def _first_bytes(path: bytes, size: int) -> bytes:
             return file.read(size)
     except OSError as error:
         raise RequestRefused(
-            f"{printable_path(path)}: is there already, and cannot be read: {error.strerror}"
+            f"{printable_path(path)}: is there already, and cannot be read: {error.strerror}", path=path
         ) from None
 
 
@@ -311,10 +327,14 @@ def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> 
 
     if stat.S_ISDIR(status.st_mode):
         within = os.path.join(path, b"errors.jsonl" if output == "errors" else output.encode())
-        raise RequestRefused(f"{printable_path(path)}: is a directory; name a file, such as {printable_path(within)}")
+        raise RequestRefused(
+            f"{printable_path(path)}: is a directory; name a file, such as {printable_path(within)}",
+            path=path,
+            code=errno.EISDIR,
+        )
     kind = output.partition(" ")[0]
     if why := reason_path_cannot_be_replaced(path, status.st_mode, _OUTPUT_NOUNS.get(kind, f"a {kind}")):
-        raise RequestRefused(f"{printable_path(path)}: {why}")
+        raise RequestRefused(f"{printable_path(path)}: {why}", path=path)
 
 
 def _check_output_directory(path: bytes, called: bytes = b"") -> None:
@@ -329,10 +349,14 @@ def _check_output_directory(path: bytes, called: bytes = b"") -> None:
         named = os.path.dirname(path) or directory
         advice = suggestion_for_missing_directory(named, "create it first")
         raise RequestRefused(
-            f"{printable_path(called or path)}: the directory {printable_path(named)} does not exist; {advice}"
+            f"{printable_path(called or path)}: the directory {printable_path(named)} does not exist; {advice}",
+            path=called or path,
+            code=errno.ENOENT,
         )
     if why := reason_directory_is_unwritable(directory):
-        raise RequestRefused(f"{printable_path(called or path)}: cannot be written, since {why}; name another file")
+        raise RequestRefused(
+            f"{printable_path(called or path)}: cannot be written, since {why}; name another file", path=called or path
+        )
 
 
 def _check_renames_are_possible(path: bytes) -> None:

@@ -55,4 +55,4 @@ def refuse_file_system_without_rename(path: bytes, file: bytes, advice: str, *, 
         at_any_offset: True if the file is not written from start to end; then the file system must permit that, too.
     """
     if why := examine_supported_operations(path, writes=at_any_offset).reason_renaming_is_impossible:
-        raise RequestRefused(f"{printable_path(file)}: cannot be created: {why}; {advice}")
+        raise RequestRefused(f"{printable_path(file)}: cannot be created: {why}; {advice}", path=file)

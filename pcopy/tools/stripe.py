@@ -173,8 +173,11 @@ def _root_for_path(path: bytes) -> Root:
             os.close(descriptor)
     except OSError as error:
         raise RequestRefused(
-            f"{printable_path(path)}: {error.strerror}; check its mode, and the modes of the directories above it"
+            f"{printable_path(path)}: {error.strerror}; check its mode, and the modes of the directories above it",
+            path=path,
         ) from None
     if kind != LUSTRE_TYPE:
-        raise RequestRefused(f"{printable_path(path)}: is not on Lustre: there are no layouts to report or to change")
+        raise RequestRefused(
+            f"{printable_path(path)}: is not on Lustre: there are no layouts to report or to change", path=path
+        )
     return root

@@ -5,6 +5,7 @@ reports the result.
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import stat
@@ -120,11 +121,15 @@ class VerifyJob(VerifyJobBase):
         self.excluded_suffix = " of A and B together" if len(paths) > 1 else ""
         roots = tuple(root_for_reading(path, follow=not self._describes_link) for path in paths)
         if len({bool(root.item) for root in roots}) > 1:  # the name of a file; empty for a directory
-            raise RequestRefused(f"{_types_of_paths_text(*paths)}; {_PAIR_ADVICE}")
+            raise RequestRefused(f"{_types_of_paths_text(*paths)}; {_PAIR_ADVICE}", path=paths[0])
         check_output_and_signature_files(roots, options, arguments.output, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
-                raise RequestRefused(f"{printable_path(path)}: already exists and is not replaced; --force replaces it")
+                raise RequestRefused(
+                    f"{printable_path(path)}: already exists and is not replaced; --force replaces it",
+                    path=path,
+                    code=errno.EEXIST,
+                )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
     def _verified_paths_and_options(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
@@ -142,7 +147,8 @@ class VerifyJob(VerifyJobBase):
             if os.path.isdir(arguments.create) and not os.path.isdir(paths[0]):
                 given = f"pverify --create SIGNATURE {shell_quoted(arguments.create)}"
                 raise RequestRefused(
-                    f"{printable_path(arguments.create)}: is a directory; name the file to be written: {given}"
+                    f"{printable_path(arguments.create)}: is a directory; name the file to be written: {given}",
+                    path=arguments.create,
                 )
             manifest = absolute_path(arguments.manifest) if arguments.manifest else b""
             options = options._replace(signature=absolute_path(arguments.create), manifest=manifest)
@@ -305,25 +311,28 @@ def _is_first_path_a_signature_file(first: bytes, second: bytes) -> bool:
     except OSError as error:
         raise cannot_examine_error(first, error) from None
     if against_tree and not is_file:
-        raise RequestRefused(f"{printable_path(first)}: is not a regular file; put the signature into one")
+        raise RequestRefused(f"{printable_path(first)}: is not a regular file; put the signature into one", path=first)
     if looks_like_signature(beginning):
         return True
     if _do_first_bytes_meet_condition(second, looks_like_signature):
         given = _pverify_command_text(second, first)
         raise RequestRefused(
             f"{printable_path(second)}: is a signature; name the signature first, and then what is compared "
-            f"with it: {given}"
+            f"with it: {given}",
+            path=second,
         )
     if os.path.isdir(first) and _do_first_bytes_meet_condition(second, looks_like_manifest):
         raise RequestRefused(
             f"{printable_path(second)}: is a manifest; compare with it by "
-            f"{_pverify_command_text(b'--manifest', second, first)}"
+            f"{_pverify_command_text(b'--manifest', second, first)}",
+            path=second,
         )
     if looks_like_manifest(beginning):
         if against_tree or not _do_first_bytes_meet_condition(second, looks_like_manifest):
             raise RequestRefused(
                 f"{printable_path(first)}: is a manifest; compare with it by "
-                f"{_pverify_command_text(b'--manifest', first, second)}"
+                f"{_pverify_command_text(b'--manifest', first, second)}",
+                path=first,
             )
         return False
     if is_truncated_signature(beginning):
@@ -347,7 +356,8 @@ def _refuse_file_without_signature(first: bytes, directory: bytes) -> None:
         why = str(refused).partition(" as a signature file: ")[2]
         raise RequestRefused(
             f"{_types_of_paths_text(first, directory)}, and {printable_path(first)} is no signature ({why}); "
-            f"{_PAIR_ADVICE}"
+            f"{_PAIR_ADVICE}",
+            path=first,
         ) from None
 
 
@@ -398,7 +408,8 @@ def _check_manifest_argument(manifest: bytes, path: bytes) -> None:
         return  # The error is reported when the manifest is read.
     if _do_first_bytes_meet_condition(manifest, looks_like_signature):
         raise RequestRefused(
-            f"{printable_path(manifest)}: is a signature; compare with it by {_pverify_command_text(manifest, path)}"
+            f"{printable_path(manifest)}: is a signature; compare with it by {_pverify_command_text(manifest, path)}",
+            path=manifest,
         )
     if _do_first_bytes_meet_condition(path, looks_like_manifest) and not _do_first_bytes_meet_condition(
         manifest, looks_like_manifest
@@ -406,10 +417,13 @@ def _check_manifest_argument(manifest: bytes, path: bytes) -> None:
         given = _pverify_command_text(b"--manifest", path, manifest)
         raise RequestRefused(
             f"{printable_path(path)}: is the manifest; name the manifest first, and then what is compared "
-            f"with it: {given}"
+            f"with it: {given}",
+            path=path,
         )
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise RequestRefused(f"{printable_path(manifest)}: is not a regular file; put the manifest into one")
+        raise RequestRefused(
+            f"{printable_path(manifest)}: is not a regular file; put the manifest into one", path=manifest
+        )
 
 
 def _options_with_hash_of_file(given: Options, options: Options, name: str, size: int, path: bytes) -> Options:

@@ -54,7 +54,8 @@ def list_target_for_file(path: bytes, *, nul: bool) -> OutputListTarget:
     if form is None:
         raise RequestRefused(
             f"{printable_path(path)}: its format is chosen by its extension, which must be one of "
-            f"{', '.join(FORMAT_BY_EXTENSION)}"
+            f"{', '.join(FORMAT_BY_EXTENSION)}",
+            path=path,
         )
     if form == "parquet":
         _check_parquet_support()
@@ -90,24 +91,29 @@ def check_list_can_be_written(target: OutputListTarget, *, force: bool, known_be
         directory = os.path.dirname(path)
         if directory and not os.path.isdir(directory):
             raise RequestRefused(
-                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first"
+                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first",
+                path=path,
             ) from None
         return
     except OSError as error:
         if error.errno == errno.EPERM and isinstance(error, UntrustedFileError):
-            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
         if error.errno == errno.ELOOP:
-            raise RequestRefused(f"{printable_path(path)}: is a symbolic link; name the file itself") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: is a symbolic link; name the file itself", path=path
+            ) from None
         if isinstance(error, UntrustedFileError):
-            raise RequestRefused(f"{printable_path(path)}: {error.strerror}; name another file") from None
+            raise RequestRefused(f"{printable_path(path)}: {error.strerror}; name another file", path=path) from None
         raise RequestRefused(
-            f"{printable_path(path)}: is there already, and cannot be replaced: {error.strerror}"
+            f"{printable_path(path)}: is there already, and cannot be replaced: {error.strerror}", path=path
         ) from None
     expected = known_beginning or _LIST_BEGINNING_BY_FORMAT.get(target.format)
     if beginning and not force and not (expected and beginning.startswith(expected)):
         raise RequestRefused(
             f"{printable_path(path)}: exists already, and is not recognised as an older file of this kind; "
-            "name another file, or use --force"
+            "name another file, or use --force",
+            path=path,
+            code=errno.EEXIST,
         )
 
 
@@ -182,7 +188,7 @@ class ItemListsSink(ForwardingProgressSink):
             self._files.enter_context(_adding_path_to_errors(path))
             return self._files.enter_context(replacing_output_file(path, umask, writer, unnamed=True))
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
 
     def write(self, parts: Sequence[bytes]) -> str:
         """Write the text that one rank has sent: the first of ``parts`` to the first list, the second one to the
@@ -360,7 +366,8 @@ class TextListWriter:
             path = next(path for path in part.split(b"\0") if b"\n" in path)
             advice = "use --print0, which ends paths with a NUL, or name a list whose name ends in .jsonl"
             raise RequestRefused(
-                f"{printable_path(self.path)}: not written: {printable_path(path)} has a newline in it; {advice}"
+                f"{printable_path(self.path)}: not written: {printable_path(path)} has a newline in it; {advice}",
+                path=self.path,
             )
         return part.replace(b"\0", b"\n")
 

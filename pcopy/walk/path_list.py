@@ -391,12 +391,14 @@ class PathListReader:
             path = b"/dev/stdin" if file == STANDARD_INPUT else file
             return open(open_named_file_to_read(path).descriptor, "rb", buffering=0)
         except FileNotFoundError:
-            raise RequestRefused(f"{self.name}: does not exist; {self._advice_for(file) or 'check the name'}") from None
+            raise RequestRefused(
+                f"{self.name}: does not exist; {self._advice_for(file) or 'check the name'}", path=file
+            ) from None
         except OSError as error:
             if error.errno == errno.EISDIR:
                 text = "is a directory; name a file that lists paths, or - to read them"
-                raise RequestRefused(f"{self.name}: {text}") from None
-            raise RequestRefused(f"{self.name}: cannot be opened: {error.strerror}") from None
+                raise RequestRefused(f"{self.name}: {text}", path=file) from None
+            raise RequestRefused(f"{self.name}: cannot be opened: {error.strerror}", path=file) from None
 
     def _read(self, source: BinaryIO, size: int) -> bytes:
         """Return the next ``size`` bytes of the list, or fewer at its end; raise ``RequestRefused`` if they cannot be

@@ -48,7 +48,8 @@ def compression_chosen_by_name(path: bytes) -> str:
     stem = os.path.splitext(path)[0].removesuffix(b".tar") + b".tar"
     raise RequestRefused(
         f"{printable_path(path)}: ptar does not compress with {method}: name the archive {printable_path(stem)}.zst, "
-        f"or {printable_path(stem)} and run {method} {shell_quoted(stem)} afterwards"
+        f"or {printable_path(stem)} and run {method} {shell_quoted(stem)} afterwards",
+        path=path,
     )
 
 

@@ -1,0 +1,68 @@
+"""A refused request is reported as JSON, with its path and error number, if ``--errors`` names standard error."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import pcopy
+
+REFUSALS: dict[str, tuple[str, list[str], str, int]] = {
+    "missing source": ("pcopy", ["missing", "copy"], "missing", errno.ENOENT),
+    "missing source of psync": ("psync", ["missing", "copy"], "missing", errno.ENOENT),
+    "destination of the wrong type": ("pcopy", ["tree", "file"], "file", errno.ENOTDIR),
+    "missing directory of the destination": ("pcopy", ["file", "absent/copy"], "absent/copy", errno.ENOENT),
+    "several sources, no directory": ("pcopy", ["file", "tree", "absent"], "absent", errno.ENOENT),
+    "copy onto itself": ("pcopy", ["-T", "file", "file"], "file", 0),
+    "existing file": ("pverify", ["--create=file", "tree"], "{area}/file", errno.EEXIST),
+    "tree that cannot be read": ("pverify", ["missing", "tree"], "missing", errno.ENOENT),
+    "missing archive": ("ptar", ["-x", "-f", "missing.tar"], "missing.tar", errno.ENOENT),
+    "missing directory of an archive": ("ptar", ["-c", "-f", "absent/a.tar", "tree"], "absent/a.tar", errno.ENOENT),
+    "missing reference": ("pchmod", ["--reference=missing", "tree"], "missing", errno.ENOENT),
+    "missing patterns": ("pwalk", ["--exclude-from=missing", "tree"], "missing", errno.ENOENT),
+    "missing list": ("prm", ["--yes", "--from=missing", "tree"], "missing", errno.ENOENT),
+    "value that is no number": ("pcopy", ["--max-delete=x", "tree", "copy"], "", 0),
+}
+
+
+def records(area: Path, program: str, *words: str, **options: Any) -> list[dict[str, object]]:
+    """Return the records that a refused command has printed on standard error."""
+    (area / "tree").mkdir(exist_ok=True)
+    (area / "file").write_bytes(b"contents")
+    finished = pcopy(*words, program=program, cwd=area, **options)
+    assert finished.returncode == 2
+    lines = finished.stderr.splitlines()
+    assert any(line.startswith(os.fsencode(program) + b": ") for line in lines)
+    return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_record(case: str, area: Path) -> None:
+    program, words, path, number = REFUSALS[case]
+    path = path.format(area=area)
+    (record,) = records(area, program, "--errors=/dev/stderr", *words)
+    assert sorted(record) == ["errno", "message", "operation", "path", "path_b64"]
+    assert (record["operation"], record["path"], record["errno"]) == ("refuse", path, number)
+    assert base64.b64decode(str(record["path_b64"])) == path.encode()
+
+
+def test_option_may_be_two_words(area: Path) -> None:
+    (record,) = records(area, "pcopy", "missing", "copy", "--errors", "/dev/stderr")
+    assert record["errno"] == errno.ENOENT
+
+
+@pytest.mark.parametrize("more", [(), ("--errors=list",), ("--progress=json",)])
+def test_without_the_option_there_is_no_record(area: Path, more: tuple[str, ...]) -> None:
+    assert records(area, "pcopy", *more, "missing", "copy") == []
+    assert not (area / "list").exists()
+
+
+def test_record_under_a_launcher(area: Path) -> None:
+    (record,) = records(area, "pcopy", "--errors=/dev/stderr", "missing", "copy", ranks=2, launcher="mpi")
+    assert (record["path"], record["errno"]) == ("missing", errno.ENOENT)
