@@ -24,6 +24,7 @@ from json import loads
 from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
+from pcopy.api.environment import child_environment
 from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
 
 if TYPE_CHECKING:
@@ -35,13 +36,6 @@ _Result = TypeVar("_Result")
 
 CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 """The file that the child process runs."""
-
-_LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_STEP", "SLURM_STEPID")
-_LAUNCHER_VARIABLES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS")
-"""Variables by which a launcher describes the calling process, if that is a rank of an MPI program."""
-_SETTING_PREFIX = "OMPI_MCA_"
-_OWN_SETTING_PREFIXES = ("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_prte")
-"""Users set variables with the first prefix; those with the others are set by Open MPI's launcher."""
 
 _STANDARD_ERROR = 2
 """The highest descriptor of a standard stream."""
@@ -490,19 +484,6 @@ def run_command(words: Sequence[bytes]) -> FinishedProcess:
         raise kinds.get(ended.status, InternalError)(ended.message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()
-
-
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the child: that of the caller, without the variables by which a launcher describes the
-    caller's own rank. The program would take itself for that rank.
-    """
-    return {name: value for name, value in environment.items() if not _is_of_launcher(name)}
-
-
-def _is_of_launcher(name: str) -> bool:
-    if name.startswith(_SETTING_PREFIX):
-        return name.startswith(_OWN_SETTING_PREFIXES)
-    return name.startswith(_LAUNCHER_PREFIXES) or name in _LAUNCHER_VARIABLES
 
 
 def _list_file(paths: Sequence[bytes], launcher: Sequence[str | bytes]) -> IO[bytes]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import pcopy
-from pcopy.api import running
+from pcopy.api import environment, running
 from tests.api.conftest import processes_with
 from tests.support.command import BEING_WRITTEN, REPOSITORY, mpiexec
 from tests.support.oracle import differences
@@ -509,4 +509,4 @@ print(rank, result.copied)
         foreign = ("PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_vpid")
         more = ("HYDI_CONTROL_FD", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "MPI_LOCALNRANKS")
         kept = ("HOME", "SLURM_JOB_ID", "SLURM_NTASKS", "OMPI_MCA_btl", "HYDRA_LAUNCHER", "MPIR_CVAR_DEBUG_HOLD")
-        assert set(running.child_environment(dict.fromkeys((*foreign, *more, *kept), "1"))) == set(kept)
+        assert set(environment.child_environment(dict.fromkeys((*foreign, *more, *kept), "1"))) == set(kept)

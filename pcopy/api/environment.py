@@ -1,0 +1,33 @@
+"""The environment of a child process: that of the caller, without the variables by which a launcher (mpiexec, srun)
+describes the caller's own rank. The program would take itself for that rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PREFIXES = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_STEP")
+_NAMES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS")
+"""Variables of launchers."""
+
+_SETTING_PREFIXES = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
+_KEPT_NAMES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+"""Variables by which users configure Open MPI."""
+_SETTINGS_OF_LAUNCHERS = (
+    *("ess", "pmix", "initial_wdir", "orte_app_num", "orte_bound_at_launch", "orte_ess", "orte_hnp_uri"),
+    *("orte_jobfam", "orte_launch", "orte_local_daemon", "orte_num_nodes", "orte_precondition", "orte_top_session"),
+    *("prte_ess", "prte_hnp_uri", "prte_launch", "prte_local_daemon", "prte_num_nodes"),
+)
+"""Beginnings of the names, after such a prefix, of settings that Open MPI's launcher sets for its ranks."""
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the child of a process with this ``environment``."""
+    return {name: value for name, value in environment.items() if not _is_of_launcher(name)}
+
+
+def _is_of_launcher(name: str) -> bool:
+    for prefix in _SETTING_PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).startswith(_SETTINGS_OF_LAUNCHERS)
+    return (name.startswith(_PREFIXES) and name not in _KEPT_NAMES) or name in _NAMES
