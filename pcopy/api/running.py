@@ -385,6 +385,8 @@ class RunningJob(Generic[_Result]):
         """
         try:
             self._outcome = self._read_until_end(stream, reader)
+        except Error as error:  # The program has ended. Its output may still be read (``walk``).
+            self._outcome = error
         except Exception as error:
             self._outcome = error
             with suppress(Exception):
