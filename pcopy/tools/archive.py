@@ -455,7 +455,9 @@ def _refuse_irreplaceable_item(path: bytes) -> None:
         refused = f"{printable_path(path)}: cannot be created: {error.strerror}; name another file"
         raise RequestRefused(refused, path=path) from None
     if stat.S_ISDIR(mode):
-        raise RequestRefused(f"{printable_path(path)}: is a directory; name the archive's file", path=path)
+        raise RequestRefused(
+            f"{printable_path(path)}: is a directory; name the archive's file", path=path, code=errno.EISDIR
+        )
     if stat.S_ISLNK(mode):
         raise RequestRefused(
             f"{printable_path(path)}: {reason_path_cannot_be_replaced(path, mode, 'an archive')}", path=path

@@ -336,7 +336,9 @@ def _root_of_target_directory(path: bytes) -> Root:
         ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise RequestRefused(
-            f"{printable_path(path)}: is not a directory; name the one into which members are unpacked", path=path
+            f"{printable_path(path)}: is not a directory; name the one into which members are unpacked",
+            path=path,
+            code=errno.ENOTDIR,
         )
     identity = status.st_dev, status.st_ino
     return Root(real, real, b"", b"", path, path, identity, identity)

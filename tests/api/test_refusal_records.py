@@ -66,3 +66,11 @@ def test_without_the_option_there_is_no_record(area: Path, more: tuple[str, ...]
 def test_record_under_a_launcher(area: Path) -> None:
     (record,) = records(area, "pcopy", "--errors=/dev/stderr", "missing", "copy", ranks=2, launcher="mpi")
     assert (record["path"], record["errno"]) == ("missing", errno.ENOENT)
+
+
+def test_record_without_permission(area: Path) -> None:
+    (area / "closed").mkdir()
+    (area / "closed/file").write_bytes(b"contents")
+    (area / "closed").chmod(0o700)
+    (record,) = records(area, "pcopy", "--errors=/dev/stderr", "closed/file", "/dev/shm/none/copy", user=65534)
+    assert (record["path"], record["errno"]) == ("closed/file", errno.EACCES)
