@@ -32,6 +32,22 @@ _INTERFACE = {
 }
 """The names of the interface for Python, by the module of ``pcopy.api`` that defines them."""
 
+_OTHER_NAMES = {
+    "mirror": "sync",
+    "move": "copy and pcopy.remove",
+    "delete": "remove",
+    "rm": "remove",
+    "chmod": "change_modes",
+    "chown": "change_modes",
+    "tar": "archive",
+    "unpack": "extract",
+    "untar": "extract",
+    "find": "walk",
+    "ls": "walk",
+    "stripe": "restripe",
+}
+"""What users may mean by names that the interface does not have."""
+
 __all__ = sorted(name for names in _INTERFACE.values() for name in names.split())  # noqa: PLE0605
 
 
@@ -74,7 +90,8 @@ class _Package(type(sys)):
     def __getattr__(self, name):
         if name in __all__:
             return _attribute(name)
-        raise AttributeError("module 'pcopy' has no attribute %r" % name)  # noqa: UP031
+        advice = "; use pcopy." + _OTHER_NAMES[name] if name in _OTHER_NAMES else ""
+        raise AttributeError("module 'pcopy' has no attribute %r%s" % (name, advice), name=name, obj=self)  # noqa: UP031
 
     def __dir__(self):
         return sorted(set(self.__dict__).union(__all__))

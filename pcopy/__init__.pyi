@@ -689,7 +689,8 @@ def change_modes(
 ) -> ChangeResult:
     """Give files and trees another ``mode``: text as for chmod (``u+rwX``), or a number (``0o750``).
 
-    With the options ``owner``, ``group``, ``acl_from`` and ``reference``, ``mode`` may be omitted.
+    With the options ``owner``, ``group``, ``acl_from`` and ``reference``, ``mode`` may be omitted. A number that is a
+    usual mode only if its decimal digits are read as octal ones, such as 755, raises ``InvalidOption``.
 
     Options:
 
@@ -723,7 +724,7 @@ def change_modes(
     """
 
 def archive(
-    source: Paths,
+    source: Paths | None,
     archive: StrOrBytesPath,
     *,
     directory: StrOrBytesPath | None = ...,
@@ -764,7 +765,7 @@ def archive(
     launcher: Sequence[str | bytes] | None = ...,
     progress: Callable[[Progress], object] | None = ...,
 ) -> ArchiveResult:
-    """Make the tar file ``archive`` of ``source``, one or several paths.
+    """Make the tar file ``archive`` of ``source``, one or several paths; None with the option ``from_``.
 
     Options:
 

@@ -25,12 +25,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from pcopy.api.errors import InvalidOption
 
 StrOrBytesPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Paths = StrOrBytesPath | Sequence[StrOrBytesPath]
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_OTHER_WORDS = {
+    "n": "ranks",
+    **dict.fromkeys(("processes", "workers", "threads", "nproc", "jobs"), "ranks"),
+    "timeout": "start(), and wait(timeout) of the job",
+    "ignore": "exclude",
+    "overwrite": "existing",
+    "follow_symlinks": "dereference",
+}
+"""What users may mean by words that are no keywords."""
 
 
 class _WrongValue(Exception):
@@ -44,10 +57,11 @@ class OptionWords(NamedTuple):
     listed: list[bytes] | None
 
 
-def option_words(function: str, options: Mapping[str, object]) -> OptionWords:
+def option_words(function: str, options: Mapping[str, object], parameters: Sequence[str] = ()) -> OptionWords:
     """Return the words for the keywords ``options`` of ``function``, in their order.
 
-    Raise ``InvalidOption`` for an unknown keyword, naming the nearest one, or a value of the wrong type.
+    Raise ``InvalidOption`` for an unknown keyword, naming the nearest one or one of ``parameters``, or a value of the
+    wrong type.
     """
     from pcopy.api.keywords import KEYWORDS
 
@@ -56,7 +70,8 @@ def option_words(function: str, options: Mapping[str, object]) -> OptionWords:
     for keyword, value in options.items():
         kind, functions = KEYWORDS.get(keyword, {}).get(function), KEYWORDS.get(keyword)
         if kind is None:
-            raise InvalidOption(f"{function}() has no option {keyword!r}{_advice(function, keyword, functions)}")
+            advice = _advice(function, keyword, functions or (), parameters)
+            raise InvalidOption(f"{function}() has no option {keyword!r}{advice}")
         if value is None or (value is False and kind.startswith("flag")):
             continue
         if kind == "listing" and not isinstance(value, (str, bytes, os.PathLike)):
@@ -96,8 +111,10 @@ def optional_paths_of(value: object, name: str) -> list[bytes]:
     return [] if value is None else paths_of(value, name)
 
 
-def _advice(function: str, keyword: str, functions: object) -> str:
-    """Return the end of the message about an unknown keyword. ``functions`` are those that have it."""
+def _advice(function: str, keyword: str, functions: Iterable[str], more: Sequence[str]) -> str:
+    """Return the end of the message about an unknown keyword. ``functions`` are those that have it, and ``more`` the
+    parameters of ``function``.
+    """
     from difflib import get_close_matches
 
     from pcopy.api.keywords import KEYWORDS, LEFT_OUT
@@ -106,12 +123,35 @@ def _advice(function: str, keyword: str, functions: object) -> str:
     if reason:
         return f": {reason}"
     known = [name for name, kinds in KEYWORDS.items() if function in kinds]
-    nearest = get_close_matches(keyword, [*known, "launcher", "progress"], 1)
-    return f"; the nearest is {nearest[0]!r}" if nearest else "" if not functions else f"; {_joined(functions)} has it"
+    other = _OTHER_WORDS.get(keyword, "")
+    if other in known or "(" in other:
+        return f"; use {other}"
+    nearest = get_close_matches(keyword, [*known, *more, "launcher", "progress"], 1)
+    return f"; the nearest is {nearest[0]!r}" if nearest else _text_about_functions([*functions])
 
 
-def _joined(functions: Any) -> str:
-    return ", ".join(f"{name}()" for name in functions)
+def _text_about_functions(functions: Sequence[str]) -> str:
+    """Return which functions have a keyword; empty if none has it."""
+    have = "has" if len(functions) == 1 else "have"
+    return f"; {', '.join(f'{name}()' for name in functions)} {have} it" if functions else ""
+
+
+def refusing_unknown_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Decorator for a function without options: an unknown keyword raises ``InvalidOption``, as it does elsewhere."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(function)
+    def call(*arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+        if unknown := next((keyword for keyword in keywords if keyword not in names), None):
+            from difflib import get_close_matches
+
+            nearest = get_close_matches(unknown, names, 1)
+            advice = f"; the nearest is {nearest[0]!r}" if nearest else ""
+            raise InvalidOption(f"{function.__name__}() has no option {unknown!r}{advice}")
+        return function(*arguments, **keywords)
+
+    return call
 
 
 def _encoded(value: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bytes:

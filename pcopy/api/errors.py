@@ -25,7 +25,8 @@ class Error(Exception):
     - ``job``: the name of the job, if it is kept and ``pcopy.resume`` can continue it; otherwise None.
     - ``result``: the summary of the program, an object such as ``CopyResult``; None if it printed none.
     - ``failures``: the items that failed.
-    - ``errno``, ``filename``: of the first of these, as in ``OSError``; None if there is none.
+    - ``errno``, ``filename``: as in ``OSError``: of the first of these or, for ``Refused``, of the reason. None if
+      there is none.
     """
 
     errno: int | None = None
@@ -39,6 +40,8 @@ class Error(Exception):
         job: str | None = None,
         result: Any = None,
         failures: Failures = (),
+        errno: int | None = None,
+        filename: bytes | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -46,6 +49,7 @@ class Error(Exception):
         self.job = job
         self.result = result
         self.failures = failures
+        self.errno, self.filename = errno, filename
         for first in failures:
             self.errno, self.filename = first.errno or None, first.path
             break
@@ -56,7 +60,11 @@ class Error(Exception):
 
 
 class Refused(Error):
-    """The request was refused, and nothing was changed (status 2)."""
+    """The request was refused, and nothing was changed (status 2).
+
+    ``filename`` is the path that the refusal concerns. ``errno`` is that of the call of the system that has failed; or
+    ``ENOENT``, ``EEXIST``, ``ENOTDIR`` or ``EISDIR`` if the path is missing, exists already, or has the wrong type.
+    """
 
 
 class InvalidOption(Refused, TypeError):

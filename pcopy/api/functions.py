@@ -7,7 +7,10 @@ parameters become operands, and what the exit statuses mean; its options are in 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from operator import index
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from pcopy.api.arguments import (
@@ -17,6 +20,7 @@ from pcopy.api.arguments import (
     optional_paths_of,
     path_of,
     paths_of,
+    refusing_unknown_keywords,
 )
 from pcopy.api.errors import Different, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
@@ -33,6 +37,10 @@ _Parameters = ParamSpec("_Parameters")
 
 _STOPPED_STATUSES = (75, 128 + 1, 128 + 2, 128 + 10, 128 + 15)
 """The statuses of a program that was stopped in order: EX_TEMPFAIL, or 128 + the number of a signal."""
+_MOST_PATHS_IN_MESSAGE = 100
+"""The number of items that failed whose paths are looked for in a message."""
+_INSTEAD_OF_MODE = ("owner", "group", "acl_from", "reference")
+"""The options of ``change_modes`` with which no mode is needed."""
 _WORDS_OF_EACH_PROGRAM = (b"--stop-at-eof", b"--progress=json", b"--errors=/dev/stderr")
 """Options by which a program works as the interface expects."""
 
@@ -97,39 +105,60 @@ class Function(Generic[_Result]):
         if isinstance(launcher, (str, bytes)):
             raise InvalidOption(f"{self.__name__}(launcher={launcher!r}): not a sequence of words")
         words = self.operands(*operands, **named)
-        own = option_words(self.__name__, options)
+        _refuse_missing_operands(self.__name__, words, options)
+        own = option_words(self.__name__, options, self.parameters)
         return Request(
             self.program,
             [*_WORDS_OF_EACH_PROGRAM, *([b"--json"] if self.result else []), *own.words, *words],
-            lambda ended: self._finish(words, ended),
+            partial(self._finish, words, [*own.words, *words, *(own.listed or ())], launcher),
             own.listed,
             tuple(launcher),
             progress,
             _named_job([*own.words, *words]),
         )
 
-    def _finish(self, words: Sequence[bytes], ended: FinishedProcess) -> _Result:
+    def _finish(
+        self,
+        operands: Sequence[bytes],
+        words: Sequence[bytes],
+        launcher: Sequence[str | bytes],
+        ended: FinishedProcess,
+    ) -> _Result:
         """Return the result of a program that has ended, or raise the exception for its status. ``words`` are those of
-        the operands.
+        its command line that are the caller's, among them the ``operands``; ``launcher`` is the command that has
+        started the ranks.
         """
         result = self._summary(ended)
+        if ended.status == 0 and (result is not None or not self.result):
+            return cast(_Result, result)
+        if launcher and not (ended.has_begun or ended.is_requested):
+            reason = f":\n{ended.message}" if ended.message else ", and has printed no message"
+            how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with status {ended.status}"
+            name = os.fsdecode(launcher[0])
+            raise InternalError(f"{name} {how} before {self.program} began{reason}", status=ended.status)
+        from pcopy.api.messages import in_words_of_python, texts_of_caller
+
         details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
         message = ended.message or f"{self.program} ended with status {ended.status}"
+        paths = [*texts_of_caller(words), *(each.path for each in islice(ended.failures, _MOST_PATHS_IN_MESSAGE))]
+        message = in_words_of_python(message, self.__name__, paths)
         if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
             raise Stopped(message, **details)
         if ended.status == 2 and result is None:
-            raise Refused(message, status=2)
+            raise _refusal(message, ended)
         if ended.status < 0:
             raise InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
         if ended.status not in (0, 1, 2) or (result is None and self.result):
             lost = "" if ended.status > 1 else "; its output is not complete"
             raise InternalError(f"{message}{lost}", **details)
-        if ended.status == 0 or (ended.status == 1 and self.__name__ == "compare"):
+        if ended.status == 1 and self.__name__ == "compare":
             return cast(_Result, result)
         if ended.status == 1 and self.difference:
-            raise Different(self.difference(words, result), **details)
-        first = next(iter(ended.failures), None)
-        raise ItemsFailed(f"{len(ended.failures)} failed; the first one: {first}" if first else message, **details)
+            raise Different(self.difference(operands, result), **details)
+        if first := next(iter(ended.failures), None):
+            reason = in_words_of_python(str(first), self.__name__, paths)
+            message = f"{len(ended.failures)} failed; the first one: {reason}"
+        raise ItemsFailed(message, **details)
 
     def _summary(self, ended: FinishedProcess) -> Any:
         """Return the summary as an object; None if there is none, or if it lacks a key."""
@@ -146,6 +175,24 @@ class Function(Generic[_Result]):
             return getattr(results, self.result).from_json(ended.summary, **more)
         except TypeError:
             return None
+
+
+def _refuse_missing_operands(function: str, words: Sequence[bytes], options: Mapping[str, Any]) -> None:
+    """Raise ``InvalidOption`` if the ``words`` of a command line lack what neither an operand nor an option gives."""
+    parameter = {"remove": "paths", "change_modes": "paths", "archive": "source"}.get(function)
+    if parameter and words[-1] == b"--" and options.get("from_") is None:
+        raise InvalidOption(f"{function}({parameter}=None): no path; give {parameter} or from_")
+    without_mode = function == "change_modes" and not words[0].startswith(b"--mode=")
+    if without_mode and all(options.get(option) is None for option in _INSTEAD_OF_MODE):
+        raise InvalidOption(f"change_modes(mode=None): give mode, or one of {', '.join(_INSTEAD_OF_MODE)}")
+
+
+def _refusal(message: str, ended: FinishedProcess) -> Refused:
+    """Return the exception for a request that was refused, with what the program has reported about the reason."""
+    for reason in ended.failures:
+        if reason.operation == "refuse":
+            return Refused(message, status=2, errno=reason.errno or None, filename=reason.path or None)
+    return Refused(message, status=2)
 
 
 def _function(
@@ -191,6 +238,9 @@ def verify(
     """Check that ``path`` has the contents of the file ``signature`` or ``manifest``; otherwise raise ``Different``."""
     if (signature is None) == (manifest is None):
         raise InvalidOption("verify() takes either signature or manifest")
+    for name, file in (("signature", signature), ("manifest", manifest)):
+        if file is not None and os.path.isdir(path_of(file, name)):
+            raise InvalidOption(f"verify({name}={file!r}): a directory; the order is verify(path, signature)")
     if manifest is not None:
         return [b"--manifest=" + path_of(manifest, "manifest"), b"--", path_of(path, "path")]
     return [b"--", path_of(signature, "signature"), path_of(path, "path")]
@@ -222,21 +272,44 @@ def remove(paths: Paths | None = None) -> list[bytes]:
 def change_modes(paths: Paths | None = None, mode: str | int | None = None) -> list[bytes]:
     """Give files and trees another ``mode``: text as for chmod (``u+rwX``), or a number (``0o750``).
 
-    With the options ``owner``, ``group``, ``acl_from`` and ``reference``, ``mode`` may be omitted.
+    With the options ``owner``, ``group``, ``acl_from`` and ``reference``, ``mode`` may be omitted. A number that is a
+    usual mode only if its decimal digits are read as octal ones, such as 755, raises ``InvalidOption``.
     """
-    if not (mode is None or isinstance(mode, (str, int))) or isinstance(mode, bool):
-        raise InvalidOption(f"change_modes(mode={mode!r}): neither text nor a number")
-    if isinstance(mode, int) and not 0 <= mode <= 0o7777:
-        raise InvalidOption(f"change_modes(mode={mode!r}): not between 0 and 0o7777")
-    text = f"{mode:04o}" if isinstance(mode, int) else mode
-    words = [] if text is None else [b"--mode=" + os.fsencode(text)]
+    words = [] if mode is None else [b"--mode=" + _mode_text(mode)]
     return [*words, b"--", *optional_paths_of(paths, "paths")]
 
 
+def _mode_text(mode: object) -> bytes:
+    """Return a mode as text. Raise ``InvalidOption`` if it cannot be one."""
+    if isinstance(mode, str):
+        if not mode or mode.strip("ugoarwxXst01234567+-=,"):
+            raise InvalidOption(f"change_modes(mode={mode!r}): not a mode; the order is change_modes(paths, mode)")
+        return mode.encode()
+    if isinstance(mode, bool) or not hasattr(mode, "__index__"):
+        raise InvalidOption(f"change_modes(mode={mode!r}): neither text nor a number")
+    number = index(mode)
+    if not 0 <= number <= 0o7777:
+        raise InvalidOption(f"change_modes(mode={mode!r}): not between 0 and 0o7777")
+    digits = f"{number}"
+    if not (len(digits) < 3 or set(digits) & set("89") or _is_usual_mode(number)) and _is_usual_mode(int(digits, 8)):
+        raise InvalidOption(
+            f"change_modes(mode={mode!r}): this number is {number:#o}; write 0o{digits}, or '{number:o}' if it is meant"
+        )
+    return b"%04o" % number
+
+
+def _is_usual_mode(mode: int) -> bool:
+    """Return True if nobody may write who may not read, the group may do no more than the owner, and others no more
+    than the group.
+    """
+    owner, group, others = mode >> 6 & 7, mode >> 3 & 7, mode & 7
+    return owner & group == group and group & others == others and not {2, 3} & {owner, group, others}
+
+
 @_function("ptar", "ArchiveResult", "create")
-def archive(source: Paths, archive: StrOrBytesPath) -> list[bytes]:
-    """Make the tar file ``archive`` of ``source``, one or several paths."""
-    return [b"--create", b"--file=" + path_of(archive, "archive"), b"--", *paths_of(source, "source")]
+def archive(source: Paths | None, archive: StrOrBytesPath) -> list[bytes]:
+    """Make the tar file ``archive`` of ``source``, one or several paths; None with the option ``from_``."""
+    return [b"--create", b"--file=" + path_of(archive, "archive"), b"--", *optional_paths_of(source, "source")]
 
 
 @_function("ptar", "ExtractResult", "extract")
@@ -303,14 +376,16 @@ def start(
     return cast("RunningJob[_Result]", function.start(*operands, **options))
 
 
+@refusing_unknown_keywords
 def jobs() -> list[UnfinishedJob]:
     """Return the unfinished jobs in the state directory."""
     from pcopy.api.results import UnfinishedJob
 
-    ended = run_command([b"--jobs", b"--json"])
+    ended = run_command([b"--jobs", b"--json"], "jobs")
     return [UnfinishedJob.from_line(values) for values in (*ended.lines, ended.summary) if values is not None]
 
 
+@refusing_unknown_keywords
 def discard(
     job: StrOrBytesPath | UnfinishedJob | Sequence[StrOrBytesPath | UnfinishedJob] = (),
     *,
@@ -324,7 +399,8 @@ def discard(
     if not each and older_than is None:
         raise InvalidOption("discard(): name a job, or give older_than")
     words = option_words("discard", {"older_than": older_than}).words
-    run_command([*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words])
+    command = [*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words]
+    run_command(command, "discard")
 
 
 def _named_job(words: Sequence[bytes]) -> str | None:

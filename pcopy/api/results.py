@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Generic, Self, TypeVar
 
+from pcopy.api.escapes import printable_path
+
 _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 _Path = bytes  # The name of the type is that of a field in classes below.
@@ -98,7 +100,7 @@ class FailedItem:
         return cls(b64decode(values["path_b64"]), values["operation"], values["errno"], values["message"])
 
     def __str__(self) -> str:
-        return f"{self.path.decode(errors='backslashreplace')}: {self.operation}: {self.message}"
+        return f"{printable_path(self.path)}: {self.operation}: {self.message}"
 
     def as_os_error(self) -> OSError:
         """Return the ``OSError`` that a system call would have raised."""

@@ -24,6 +24,7 @@ from json import loads
 from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
+from pcopy.api.arguments import refusing_unknown_keywords
 from pcopy.api.environment import child_environment
 from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
 
@@ -44,6 +45,8 @@ _MOST_NOTICES = 100
 """The number of lines for people that are kept, for error messages."""
 _MOST_NOTICES_IN_MESSAGE = 5
 """The number of lines in a message."""
+_MOST_LINES_OF_LAUNCHER = 20
+"""The number of lines of a launcher in a message."""
 
 
 class Request(NamedTuple, Generic[_Result]):
@@ -80,6 +83,7 @@ class FinishedProcess(NamedTuple):
     - ``failures``: the lines about failures.
     - ``job``: the name of the job, as far as it is known.
     - ``is_requested``: True if the caller has stopped or killed it.
+    - ``has_begun``: True if it has printed something; otherwise ``message`` is what its launcher has printed first.
     """
 
     status: int
@@ -89,6 +93,7 @@ class FinishedProcess(NamedTuple):
     failures: JsonLines[Any]
     job: str | None
     is_requested: bool
+    has_begun: bool
 
 
 class RunningJob(Generic[_Result]):
@@ -108,6 +113,7 @@ class RunningJob(Generic[_Result]):
         self._progressed = threading.Event()
         self._last: Progress | None = None
         self._notices: deque[str] = deque(maxlen=_MOST_NOTICES)
+        self._first_notices: list[str] = []
         self._summary: dict[str, Any] | None = None
         self._is_stopped = False
         self._is_reported = False  # True if ``wait`` has raised the exception
@@ -205,6 +211,7 @@ class RunningJob(Generic[_Result]):
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
+    @refusing_unknown_keywords
     def control(
         self,
         *,
@@ -226,7 +233,7 @@ class RunningJob(Generic[_Result]):
         words = [f"{word}={value}".encode() for word, value in changes.items() if value is not None]
         words += [] if pause is None else [b"pause" if pause else b"resume"]
         command = [b"--json", b"--control=" + os.fsencode(self.name), *words]
-        return run_command(command).summary or {}
+        return run_command(command, "RunningJob.control").summary or {}
 
     def __enter__(self) -> Self:
         return self
@@ -451,12 +458,16 @@ class RunningJob(Generic[_Result]):
                 return failure
         text = line.decode(errors="backslashreplace").rstrip("\n")
         self._notices.append(text)
+        if len(self._first_notices) < _MOST_LINES_OF_LAUNCHER and text.strip(" -=*"):
+            self._first_notices.append(text)
         return Notice(text.removeprefix(f"{self._request.program}: "))
 
     def _finished_process(self, status: int) -> FinishedProcess:
-        return FinishedProcess(
-            *(status, self._message(), self._summary, self._lines, self._failures, self._kept_job(), self._is_stopped)
-        )
+        own, summary = self._own_lines(), self._summary
+        has_begun = bool(own or summary or self._last or len(self._failures))
+        message = "; ".join(own[-_MOST_NOTICES_IN_MESSAGE:]) or self._message_of_others()
+        lines, failures, job = self._lines, self._failures, self._kept_job()
+        return FinishedProcess(status, message, summary, lines, failures, job, self._is_stopped, has_begun)
 
     def _kept_job(self) -> str | None:
         """Return what ``resume`` finds the job by, after the program has ended; None if the job is not kept."""
@@ -468,22 +479,34 @@ class RunningJob(Generic[_Result]):
             return named or reported
         return named if os.path.isdir(named) else None
 
-    def _message(self) -> str:
-        """Return the last lines for people that say why the program has ended."""
+    def _own_lines(self) -> list[str]:
+        """Return the lines for people that the program has printed about the end of the job, without its name."""
         beginning = f"{self._request.program}: "
         own = [line.removeprefix(beginning) for line in self._notices if line.startswith(beginning)]
-        own = [line for line in own if not line.startswith(("to go on: ", "if ranks are lost: "))]
-        return "; ".join([*(own or self._notices)][-_MOST_NOTICES_IN_MESSAGE:])
+        return [line for line in own if not line.startswith(("to go on: ", "if ranks are lost: "))]
+
+    def _message_of_others(self) -> str:
+        """Return lines that the program has not printed itself: the first ones of a launcher, which say what is wrong,
+        or the last ones of Python.
+        """
+        if self._request.launcher:
+            return "\n".join(self._first_notices)
+        return "; ".join([*self._notices][-_MOST_NOTICES_IN_MESSAGE:])
 
 
-def run_command(words: Sequence[bytes]) -> FinishedProcess:
-    """Run ``pcopy`` with a command on stored jobs, and return how it has ended. Raise ``Error`` if it failed."""
+def run_command(words: Sequence[bytes], function: str) -> FinishedProcess:
+    """Run ``pcopy`` with a command on stored jobs for ``function``, and return how it has ended. Raise ``Error`` if it
+    failed.
+    """
 
     def finish(ended: FinishedProcess) -> FinishedProcess:
         if ended.status == 0:
             return ended
         kinds: dict[int, type[Error]] = {1: ItemsFailed, 2: Refused}
-        raise kinds.get(ended.status, InternalError)(ended.message, status=ended.status)
+        from pcopy.api.messages import in_words_of_python, texts_of_caller
+
+        message = in_words_of_python(ended.message, function, [*texts_of_caller(words)])
+        raise kinds.get(ended.status, InternalError)(message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()
 

@@ -91,7 +91,7 @@ class Walk(Iterator[Entry]):
             return self._entry(line)
         self._job.output.close()
         self._job.wait()
-        if line:
+        if line or not self._has_begun:
             raise InternalError("the output of pwalk is not complete")
         raise StopIteration
 

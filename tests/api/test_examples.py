@@ -72,6 +72,14 @@ def test_functions(area: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (area / "results.tar.zst").exists()
 
 
+def test_reason_of_a_refusal(area: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(block("errno.EEXIST"))
+    assert (area / "results.sig").read_bytes()
+    assert capsys.readouterr().out == ""
+    run(block("errno.EEXIST"))
+    assert capsys.readouterr().out == "b'results.sig' exists already\n"
+
+
 def test_errors(area: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (area / "archive/results/notes.tmp/full").mkdir(parents=True)
     resume = functions.resume

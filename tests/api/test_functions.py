@@ -250,7 +250,7 @@ class TestErrors:
         with pytest.raises(pcopy.Refused, match="missing: does not exist") as refused:
             pcopy.copy(area / "missing", area / "copy")
         assert (refused.value.status, refused.value.job, refused.value.result) == (2, None, None)
-        with pytest.raises(pcopy.Refused, match="--bwlimit: 1X"):
+        with pytest.raises(pcopy.Refused, match=r"^bwlimit: 1X: not a size"):
             pcopy.copy(area, area / "copy", bwlimit="1X")
         assert snapshot(area) == before
 

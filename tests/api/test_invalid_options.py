@@ -1,0 +1,96 @@
+"""Mistakes that the interface finds before any program runs, and the advice about them."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pcopy
+from pcopy.api import functions
+
+call: Any = pcopy
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "letter": (lambda: call.copy("a", "b", n=4), r"copy\(\) has no option 'n'; use ranks$"),
+    "timeout": (lambda: call.sync("a", "b", timeout=4), r"use start\(\), and wait\(timeout\) of the job$"),
+    "other word": (lambda: call.copy("a", "b", ignore="x"), r"'ignore'; use exclude$"),
+    "nearest": (lambda: call.copy("a", "b", max_deletes=4), r"'max_deletes'; the nearest is 'max_delete'$"),
+    "nearest parameter": (lambda: call.walk("a", expresion=[]), r"'expresion'; the nearest is 'expression'$"),
+    "one other function": (lambda: call.remove("a", gzip=True), r"'gzip'; archive\(\) has it$"),
+    "other functions": (lambda: call.remove("a", backup="b"), r"'backup'; copy\(\), sync\(\) have it$"),
+    "jobs": (lambda: call.jobs(all=True), r"jobs\(\) has no option 'all'$"),
+    "discard": (lambda: call.discard("a", older=4), r"discard\(\) has no option 'older'; the nearest is 'older_than'$"),
+    "copytree": (lambda: call.copytree("a", "b", max_errrors=4), r"'max_errrors'; the nearest is 'max_errors'$"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistake(case: str) -> None:
+    mistake, text = MISTAKES[case]
+    with pytest.raises(pcopy.InvalidOption, match=text):
+        mistake()
+
+
+def test_unknown_keyword_of_control(area: Path, tree: Path) -> None:
+    with pcopy.start(pcopy.copy, tree, area / "copy", ranks=1) as job:
+        control: Any = job.control
+        with pytest.raises(pcopy.InvalidOption, match=r"control\(\) has no option 'bwlimt'; the nearest is 'bwlimit'$"):
+            control(bwlimt="1G")
+
+
+@pytest.mark.parametrize(("name", "use"), {"mirror": "sync", "rm": "remove", "chmod": "change_modes"}.items())
+def test_unknown_function(name: str, use: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; use pcopy\.{use}$"):
+        getattr(pcopy, name)
+
+
+def mode_word(mode: object) -> bytes:
+    return functions.change_modes.request(("path", mode), {}).words[-3]
+
+
+@pytest.mark.parametrize(
+    "mode", [755, 644, 700, 750, 600, 640, 660, 664, 775, 777, 770, 711, 444, 400, 440, 555, 2755, 1777]
+)
+def test_octal_digits_in_decimal_are_refused(mode: int) -> None:
+    with pytest.raises(pcopy.InvalidOption, match=rf"this number is {mode:#o}; write 0o{mode}, or '{mode:o}' if"):
+        pcopy.change_modes("path", mode)
+    assert mode_word(f"{mode:o}") == b"--mode=%o" % mode
+    assert mode_word(int(f"{mode}", 8)) == b"--mode=%04d" % mode
+
+
+@pytest.mark.parametrize("special", range(8))
+def test_usual_modes_are_accepted(special: int) -> None:
+    """Each number that a file with a usual mode can have."""
+    readable = (0, 1, 4, 5, 6, 7)
+    triples = [(u, g, o) for u in readable for g in readable for o in readable if u & g == g and g & o == o]
+    assert len(triples) == 40
+    for user, group, others in triples:
+        text = f"{special}{user}{group}{others}"
+        assert mode_word(int(text, 8)) == b"--mode=" + text.encode()
+        assert mode_word(stat.S_IMODE(stat.S_IFREG | int(text, 8))) == b"--mode=" + text.encode()
+
+
+def test_numbers_of_other_types() -> None:
+    class Number:
+        """An integer as numpy has them: no int, but with ``__index__``."""
+
+        def __index__(self) -> int:
+            return 0o644
+
+    assert mode_word(Number()) == b"--mode=0644"
+
+
+@pytest.mark.parametrize("mode", [True, 1.5, b"u+x", "", "rwx r", 0o10000, -1])
+def test_what_is_no_mode_is_refused(mode: Any) -> None:
+    with pytest.raises(pcopy.InvalidOption):
+        pcopy.change_modes("path", mode)
+
+
+def test_archive_takes_a_list_instead_of_a_source(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(area)
+    for name in ("one", "two", "three"):
+        Path(name).write_bytes(b"contents")
+    assert pcopy.archive(None, "a.tar", from_=["one", "two"]).files == 2
