@@ -5,12 +5,12 @@ Sizes are in bytes, times in seconds. ``other`` has the keys that this version o
 
 from __future__ import annotations
 
-from base64 import b64decode
+from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 from pcopy.api.escapes import printable_path
+from pcopy.api.records import dataclass, field, field_names
 
 _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
@@ -27,7 +27,7 @@ class JsonObject:
     @classmethod
     def from_json(cls, values: Mapping[str, Any], **more: Any) -> Self:
         """Return the object with these values, and with the fields ``more``."""
-        names = cls.__dataclass_fields__
+        names = field_names(cls)
         known = {name: value for name, value in values.items() if name in names and name not in more}
         return cls(**known, **more, other={name: value for name, value in values.items() if name not in names})
 
@@ -97,7 +97,7 @@ class FailedItem:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the failure in a line of ``--errors``."""
-        return cls(b64decode(values["path_b64"]), values["operation"], values["errno"], values["message"])
+        return cls(a2b_base64(values["path_b64"]), values["operation"], values["errno"], values["message"])
 
     def __str__(self) -> str:
         return f"{printable_path(self.path)}: {self.operation}: {self.message}"
@@ -135,7 +135,7 @@ class Difference:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the difference in a line of ``pverify --json``."""
-        return cls(b64decode(values["path_b64"]), values["difference"], tuple(values.get("in", ())))
+        return cls(a2b_base64(values["path_b64"]), values["difference"], tuple(values.get("in", ())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +376,7 @@ class UnfinishedJob(JsonObject):
     def from_line(cls, values: dict[str, Any]) -> UnfinishedJob:
         """Return the job in a line of ``pcopy --jobs --json``."""
         del values["directory"]
-        directory, progress = b64decode(values.pop("directory_b64")), values.pop("progress", None)
+        directory, progress = a2b_base64(values.pop("directory_b64")), values.pop("progress", None)
         return cls.from_json(values, directory=directory, progress=progress and Progress.from_json(progress))
 
 

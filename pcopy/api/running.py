@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from json import loads
 from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
@@ -154,7 +153,7 @@ class RunningJob(Generic[_Result]):
 
     def _start_reading(self, messages: IO[bytes], reads_output: bool) -> None:
         """Start the threads that read the child's outputs. Raise ``RuntimeError`` if the system allows no thread."""
-        # Imported only now: it takes some milliseconds, in which the program starts.
+        # Imported only now, as json is in the threads: it takes some milliseconds, in which the program starts.
         from pcopy.api.results import FailedItem, JsonLines
 
         self._lines: JsonLines[Any] = JsonLines(dict)
@@ -370,6 +369,8 @@ class RunningJob(Generic[_Result]):
 
     def _read_output(self) -> None:
         """Read the JSON lines of standard output; the last one is the summary."""
+        from json import loads
+
         last = b""
         try:
             with self.output as stream:
@@ -444,6 +445,8 @@ class RunningJob(Generic[_Result]):
 
     def _event_in_line(self, line: bytes) -> Event:
         """Return the event that a line of standard error describes."""
+        from json import loads
+
         from pcopy.api.results import FailedItem, Notice, Progress
 
         if line.startswith(b"{"):

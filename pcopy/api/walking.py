@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+from binascii import a2b_base64
 from collections.abc import Iterator
 from contextlib import suppress
 from json import loads
@@ -34,7 +34,7 @@ class Entry:
         values: dict[str, Any] = loads(line)
         path: str = values.pop("path")
         exact = values.pop("path_b64", None)
-        self.path = path.encode() if exact is None else b64decode(exact)
+        self.path = path.encode() if exact is None else a2b_base64(exact)
         if "mode" in values:
             values["mode"] = int(values["mode"], 8)
         self._values = values
