@@ -5,6 +5,7 @@ Sizes are in bytes, times in seconds. ``other`` has the keys that this version o
 
 from __future__ import annotations
 
+import os
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Generic, Self, TypeVar
@@ -50,6 +51,8 @@ class Progress(JsonObject):
     - ``silent``: ranks that have not answered lately.
     - ``state``: changes by ``RunningJob.control``, for people.
     - ``job``: the name of the job, if it is recorded.
+    - ``bwlimit``, ``oplimit``, ``active``, ``paused``: the settings that ``RunningJob.control`` changes; None except in
+      its result and in ``UnfinishedJob.progress``.
     """
 
     time: float
@@ -77,6 +80,10 @@ class Progress(JsonObject):
     silent: Sequence[int]
     state: str = ""
     job: str | None = None
+    bwlimit: int | None = None
+    oplimit: int | None = None
+    active: int | None = None
+    paused: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -382,6 +389,8 @@ class UnfinishedJob(JsonObject):
 
 _MOST_LINES_IN_MEMORY = 10_000
 """The number of lines that ``JsonLines`` keeps in memory; all further ones are in a temporary file."""
+_LINES_OF_PORTION, _BYTES_OF_PORTION = 100, 1 << 16
+"""How many of the lines in memory, and of the bytes of the file, a ``portion`` has."""
 
 
 class JsonLines(Generic[_Value]):
@@ -392,6 +401,7 @@ class JsonLines(Generic[_Value]):
         self._lines: list[bytes] = []
         self._file: BinaryIO | None = None
         self._count = 0
+        self._file_size = 0
 
     def append(self, line: bytes) -> None:
         """Add a line, which ends with a newline."""
@@ -404,6 +414,29 @@ class JsonLines(Generic[_Value]):
 
             self._file = TemporaryFile()  # noqa: SIM115
         self._file.write(line)
+        self._file_size += len(line)
+
+    def end(self) -> tuple[int, int]:
+        """Return the place after the last line, for ``portion``."""
+        return len(self._lines), self._file_size
+
+    def portion(self, place: tuple[int, int]) -> tuple[list[_Value], tuple[int, int]]:
+        """Return the objects of some lines after ``place``, and the place after them; no object at the end."""
+        from json import loads
+
+        index, offset = place
+        lines = self._lines[index : index + _LINES_OF_PORTION]
+        if not lines and offset < self._file_size:
+            assert self._file
+            self._file.flush()
+            data = b""
+            while b"\n" not in data:  # It is repeated for a line that is longer than a portion.
+                data += os.pread(self._file.fileno(), _BYTES_OF_PORTION, offset + len(data))
+            lines = data[: data.rindex(b"\n") + 1].splitlines(keepends=True)
+            offset += sum(map(len, lines))
+        else:
+            index += len(lines)
+        return [self._parse(loads(line)) for line in lines], (index, offset)
 
     def parsed(self, parse: Callable[[Mapping[str, Any]], _Other]) -> JsonLines[_Other]:
         """Return the same lines, with other objects. No more lines may be added."""

@@ -21,15 +21,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
-from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from pcopy.api.arguments import refusing_unknown_keywords
 from pcopy.api.environment import child_environment
 from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from types import TracebackType
 
+    from pcopy.api.events import EventQueue
     from pcopy.api.results import Event, JsonLines, Progress
 
 _Result = TypeVar("_Result")
@@ -126,7 +128,7 @@ class RunningJob(Generic[_Result]):
             raise
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._input: IO[bytes] = self._process.stdin
-        self.output: IO[bytes] = self._process.stdout
+        self.output = cast("BufferedReader", self._process.stdout)
         try:
             self._start_reading(self._process.stderr, reads_output)
         except BaseException:
@@ -189,7 +191,7 @@ class RunningJob(Generic[_Result]):
             if self._request.progress is None:
                 self._ended.wait(timeout)
             else:
-                for event in self._events(timeout):
+                for event in self._events(timeout, only_progress=True):
                     self._call_back(event)
         if not self.done():
             raise TimeoutError(f"{self._request.program} has not ended after {timeout} seconds")
@@ -199,8 +201,12 @@ class RunningJob(Generic[_Result]):
         """Have the program stop in order, and return at once. A recorded job is kept."""
         with self._lock:
             self._is_stopped = True
-            with suppress(OSError):  # It has ended.
-                self._input.close()
+            if not self._input.closed:
+                # The program also stops when its input holds data. A process that was forked from the caller has the
+                # pipe too, so that closing it may have no effect.
+                _write_to_pipe(self._input.fileno(), b"\n")
+                with suppress(OSError):
+                    self._input.close()
 
     def kill(self) -> None:
         """Kill the program and its ranks on this host. Prefer ``stop``: what was not recorded yet is repeated."""
@@ -218,13 +224,15 @@ class RunningJob(Generic[_Result]):
         oplimit: int | None = None,
         active: int | None = None,
         pause: bool | None = None,
-    ) -> Mapping[str, Any]:
+    ) -> Progress:
         """Change the running job (``pcopy --control``), and return its progress after the change.
 
         ``bwlimit``: bytes per second; ``oplimit``: metadata operations per second; 0: no limit. ``active``: the number
         of ranks that work. ``pause``: True pauses, False continues. Wait for the first progress of the job, since its
         name is not known earlier. Raise ``Refused`` if the job is not recorded.
         """
+        from pcopy.api.results import Progress
+
         self._progressed.wait()
         if self.name is None or self.done():
             raise Refused(f"{self._request.program}: only a copy that is recorded and runs can be changed")
@@ -232,7 +240,24 @@ class RunningJob(Generic[_Result]):
         words = [f"{word}={value}".encode() for word, value in changes.items() if value is not None]
         words += [] if pause is None else [b"pause" if pause else b"resume"]
         command = [b"--json", b"--control=" + os.fsencode(self.name), *words]
-        return run_command(command, "RunningJob.control").summary or {}
+        ended = run_command(command, "RunningJob.control")
+        try:
+            return Progress.from_json(ended.summary or {})
+        except TypeError:  # A key is missing.
+            raise InternalError("the output of pcopy --control is not complete", status=ended.status) from None
+
+    def __repr__(self) -> str:
+        return f"<RunningJob {self._request.program}: {self._state()}>"
+
+    def _state(self) -> str:
+        """Return the state for people."""
+        if self.done():
+            return f"failed: {self._outcome}" if isinstance(self._outcome, Exception) else "done"
+        state = "stopping" if self._is_stopped else "running"
+        last = self._last
+        if last is None:
+            return state
+        return f"{state}, {last.phase}" + ("" if last.percent is None else f", {last.percent:.1f} %")
 
     def __enter__(self) -> Self:
         return self
@@ -268,17 +293,25 @@ class RunningJob(Generic[_Result]):
             pass
 
     async def __aiter__(self) -> AsyncIterator[Event]:
+        async for event in self._events_in_event_loop():
+            yield event
+
+    async def _events_in_event_loop(self, *, only_progress: bool = False) -> AsyncIterator[Event]:
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event | None] = asyncio.Queue()
-        with self._listening(lambda event: loop.call_soon_threadsafe(events.put_nowait, event)):
-            while (event := await events.get()) is not None:
-                yield event
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        with self._queue(lambda: loop.call_soon_threadsafe(woken.set), only_progress) as events:
+            while True:
+                while (event := events.take()) is not None:
+                    yield event
+                if events.is_exhausted:
+                    return
+                await woken.wait()
+                woken.clear()
 
     async def _wait_in_event_loop(self) -> _Result:
         try:
-            async for event in self:
+            async for event in self._events_in_event_loop(only_progress=True):
                 self._call_back(event)
         except BaseException:  # A cancelled task, or an exception of the function that receives the progress.
             self.stop()
@@ -311,17 +344,28 @@ class RunningJob(Generic[_Result]):
         if self._request.progress is not None and isinstance(event, Progress):
             self._request.progress(event)
 
-    def _events(self, timeout: float | None) -> Iterator[Event]:
+    def _events(self, timeout: float | None, *, only_progress: bool = False) -> Iterator[Event]:
         """Yield the events from now on, until the program has ended or ``timeout`` seconds have passed."""
-        from queue import Empty, SimpleQueue
-
         until = None if timeout is None else time.monotonic() + timeout
-        events: SimpleQueue[Event | None] = SimpleQueue()
-        with self._listening(events.put), suppress(Empty):
-            while (event := events.get(timeout=until and max(0.0, until - time.monotonic()))) is not None:
-                yield event
-                if until is not None and time.monotonic() >= until:
+        woken = threading.Event()
+        with self._queue(woken.set, only_progress) as events:
+            while True:
+                while (event := events.take()) is not None:
+                    yield event
+                    if until is not None and time.monotonic() >= until:
+                        return
+                if events.is_exhausted or not woken.wait(until and max(0.0, until - time.monotonic())):
                     return
+                woken.clear()
+
+    @contextmanager
+    def _queue(self, wake: Callable[[], object], only_progress: bool) -> Iterator[EventQueue]:
+        """Context manager for the queue of a consumer; ``wake`` is called when there is an event again."""
+        from pcopy.api.events import EventQueue
+
+        events = EventQueue(self._failures, self._lock, wake, only_progress=only_progress)
+        with self._listening(events.put):
+            yield events
 
     @contextmanager
     def _stopping_on_error(self) -> Iterator[None]:
@@ -392,19 +436,19 @@ class RunningJob(Generic[_Result]):
         Whatever fails here becomes the outcome, so that no caller waits forever.
         """
         try:
-            self._outcome = self._read_until_end(stream, reader)
-        except Error as error:  # The program has ended. Its output may still be read (``walk``).
-            self._outcome = error
+            finished = self._read_until_end(stream, reader)
         except Exception as error:
             self._outcome = error
             with suppress(Exception):
-                self._abandon_process()
+                self._abandon_process(keeps_output=reader is None)
+        else:
+            self._outcome = self._outcome_of(finished)
         finally:
             self._progressed.set()
             self._notify(None)
 
-    def _read_until_end(self, stream: IO[bytes], reader: threading.Thread | None) -> _Result:
-        """Read JSON lines with progress and failures, and messages. Return the result, or raise an exception."""
+    def _read_until_end(self, stream: IO[bytes], reader: threading.Thread | None) -> FinishedProcess:
+        """Read JSON lines with progress and failures, and messages. Return how the program has ended."""
         if reader is not None:
             reader.start()
         with stream:
@@ -418,7 +462,13 @@ class RunningJob(Generic[_Result]):
         self._close_list()
         if self._output_error is not None:
             raise self._output_error
-        return self._request.finish(self._finished_process(status))
+        return self._finished_process(status)
+
+    def _outcome_of(self, finished: FinishedProcess) -> _Result | Exception:
+        try:
+            return self._request.finish(finished)
+        except Exception as error:
+            return error
 
     def _reaped_status(self) -> int:
         """Wait until the process has ended, and return its status. ``kill`` uses its number only before that."""
@@ -427,11 +477,12 @@ class RunningJob(Generic[_Result]):
         with self._lock:
             return self._process.wait()
 
-    def _abandon_process(self) -> None:
-        """Kill the process, wait for it, and close what belongs to it."""
+    def _abandon_process(self, *, keeps_output: bool = False) -> None:
+        """Kill the process, wait for it, and close what belongs to it, unless the caller reads ``output``."""
         self.kill()
         self._reaped_status()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+        output = None if keeps_output else self._process.stdout
+        for stream in (self._process.stdin, output, self._process.stderr):
             with suppress(OSError, RuntimeError):
                 if stream is not None:
                     stream.close()
@@ -457,7 +508,8 @@ class RunningJob(Generic[_Result]):
                     self._progressed.set()
                     return self._last
                 failure = FailedItem.from_json(values)
-                self._failures.append(line)
+                with self._lock:
+                    self._failures.append(line)
                 return failure
         text = line.decode(errors="backslashreplace").rstrip("\n")
         self._notices.append(text)
@@ -512,6 +564,20 @@ def run_command(words: Sequence[bytes], function: str) -> FinishedProcess:
         raise kinds.get(ended.status, InternalError)(message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()
+
+
+def _write_to_pipe(descriptor: int, data: bytes) -> None:
+    """Write ``data``, which the pipe can hold. Do nothing if no process reads it any more, even if the caller has not
+    left SIGPIPE ignored, as Python does.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+    try:
+        os.write(descriptor, data)
+    except OSError:
+        if signal.SIGPIPE not in blocked:
+            signal.sigtimedwait([signal.SIGPIPE], 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _list_file(paths: Sequence[bytes], launcher: Sequence[str | bytes]) -> IO[bytes]:

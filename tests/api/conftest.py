@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import MISSING
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pcopy
+from pcopy.api import running
 from tests.support.command import new_token
 from tests.support.processes import PROMPT, wait_until
 from tests.support.warm import TOKEN
@@ -39,6 +45,22 @@ def processes_with(token: str) -> list[str]:
         except OSError:  # It has ended, or belongs to another user.
             continue
     return found
+
+
+PROGRESS: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(pcopy.Progress) if field.default is MISSING}
+PROGRESS |= {"phase": "copy", "silent": []}
+"""A line of progress, as an object."""
+del PROGRESS["other"]
+
+
+def progress_line(elapsed: float, **more: Any) -> str:
+    return json.dumps({**PROGRESS, "elapsed": elapsed, **more})
+
+
+def child(area: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have the child run ``code`` instead of a program."""
+    (area / "child.py").write_text(code)
+    monkeypatch.setattr(running, "CHILD", str(area / "child.py"))
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import pcopy
-from pcopy.api import results, running
+from pcopy.api import results
 from pcopy.api.running import FinishedProcess, Request, RunningJob
-from tests.api.conftest import processes_with
+from tests.api.conftest import child, processes_with, progress_line
 from tests.support.processes import HANGS, PROMPT, wait_until
 from tests.support.warm import TOKEN
 
@@ -27,12 +27,6 @@ failure = b'{"path_b64": "YQ==", "operation": "open", "errno": 5, "message": "no
 os.write(STREAM, failure * 2)
 time.sleep(1000)
 """
-
-
-def child(area: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Have the child run ``code`` instead of a program."""
-    (area / "child.py").write_text(code)
-    monkeypatch.setattr(running, "CHILD", str(area / "child.py"))
 
 
 def job_of(finish: Callable[[FinishedProcess], Any] = lambda finished: finished.status) -> RunningJob[Any]:
@@ -98,7 +92,10 @@ class TestThreadsThatFail:
 class TestDeadlines:
     def test_deadline_with_many_events(self, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Events that wait in the queue do not extend the time."""
-        child(area, monkeypatch, "import os, time; [(os.write(2, b'x\\n'), time.sleep(0.01)) for _ in range(100_000)]")
+        line = f"{progress_line(1)}\n".encode()
+        child(
+            area, monkeypatch, f"import os, time; [(os.write(2, {line!r}), time.sleep(0.01)) for _ in range(100_000)]"
+        )
         calls: list[object] = []
 
         def work_slowly(event: object) -> None:
@@ -107,6 +104,7 @@ class TestDeadlines:
 
         job: RunningJob[Any] = RunningJob(Request("pcopy", [], lambda _: None, progress=lambda _: None))
         monkeypatch.setattr(job, "_call_back", work_slowly)
+        assert wait_until(job.progress)
         with pytest.raises(TimeoutError):
             job.wait(0.5)
         assert 1 <= len(calls) <= 4
@@ -172,10 +170,13 @@ while True:
         class Closing:
             closed = False
 
-            def readline(self) -> bytes:
-                if self.closed:
-                    raise ValueError("readline of closed file")
-                self.closed = True
+            has_begun = False
+
+            def read1(self, size: int) -> bytes:
+                if self.has_begun:
+                    self.closed = True
+                    raise ValueError("read of closed file")
+                self.has_begun = True
                 return b"head\n"
 
             def close(self) -> None:

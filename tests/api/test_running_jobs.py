@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 import pcopy
 from pcopy.api import environment, running
-from tests.api.conftest import processes_with
+from tests.api.conftest import child, processes_with, progress_line
 from tests.support.command import BEING_WRITTEN, REPOSITORY, mpiexec
 from tests.support.oracle import differences
 from tests.support.processes import HANGS, PROMPT, wait_until
@@ -63,6 +63,19 @@ class TestProgress:
         assert job.done()
         assert list(job) == []
 
+    def test_representation(self, area: Path, large: Path) -> None:
+        job = pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY)
+        assert wait_until(lambda: (progress := job.progress()) and progress.percent)
+        assert re.fullmatch(r"<RunningJob pcopy: running, copy, \d+\.\d %>", repr(job))
+        job.stop()
+        assert repr(job).startswith("<RunningJob pcopy: stopping, ")
+        with pytest.raises(pcopy.Stopped):
+            job.wait(PROMPT)
+        assert repr(job).startswith("<RunningJob pcopy: failed: stopped by SIGTERM; ")
+        job = pcopy.start(pcopy.copy, area / "large/0", area / "copied")
+        job.wait(HANGS)
+        assert repr(job) == "<RunningJob pcopy: done>"
+
     def test_failures_are_events(self, area: Path, tree: Path) -> None:
         (area / "copy/link/full").mkdir(parents=True)
         job = pcopy.start(pcopy.copy, tree, area / "copy", no_target_directory=True)
@@ -105,7 +118,11 @@ class TestProgress:
         assert len(failed.value.failures) == 1
         assert failed.value.result.excluded == 1
         assert steps
-        assert len(list(pcopy.walk(tree))) == 10 - 1
+        walked = {os.path.relpath(entry.path, os.fsencode(tree)) for entry in pcopy.walk(tree)}
+        assert walked == {
+            *(b".", b"inner", b"inner/deep", b"inner/file", b"inner/deep/large", b"hard link", b"link"),
+            *(b"\xff\xfe\n", b"fifo"),
+        }  # not inner/file.tmp
 
 
 class TestStops:
@@ -120,6 +137,47 @@ class TestStops:
         assert stopped.value.result.exit_status == 75
         assert stopped.value.job == job.name
         resume_and_compare(stopped.value.job, large, area / "copy")
+
+    @pytest.mark.parametrize("launcher", [False, True])
+    def test_stop_while_a_forked_process_has_the_pipe(self, area: Path, large: Path, launcher: bool) -> None:
+        """A process of multiprocessing inherits the pipe, so that closing it has no effect."""
+        more: dict[str, Any] = {"launcher": [mpiexec(), "-n", "2"], "ranks": None} if launcher else {}
+        job = pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY | more)
+        begun(job)
+        number = os.fork()
+        if number == 0:
+            signal.pause()
+            os._exit(0)
+        try:
+            assert os.readlink(f"/proc/{number}/fd/{job._input.fileno()}").startswith("pipe:")
+            job.stop()
+            job.stop()
+            with pytest.raises(pcopy.Stopped) as stopped:
+                job.wait(PROMPT)
+        finally:
+            os.kill(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+        job.stop()
+        resume_and_compare(stopped.value.job, large, area / "copy")
+
+    @pytest.mark.parametrize("setting", ["SIG_DFL", "SIG_IGN"])
+    def test_stop_of_a_program_that_has_just_ended(self, area: Path, setting: str) -> None:
+        """The pipe has no reader; that does not end a caller for which SIGPIPE is not ignored."""
+        code = f"""
+import os, signal
+import pcopy
+signal.signal(signal.SIGPIPE, signal.{setting})
+job = pcopy.start(pcopy.copy, "missing", "copy")
+with job._lock:  # The thread that reads the end waits for it.
+    os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOWAIT)
+    job.stop()
+try:
+    job.wait()
+except pcopy.Refused:
+    print("refused", signal.sigpending(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+        run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=area)
+        assert (run.returncode, run.stdout, run.stderr) == (0, "refused set() set()\n", "")
 
     def test_block_that_stops_the_job_ends_without_an_exception(self, area: Path, large: Path) -> None:
         with pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY) as job:
@@ -157,14 +215,33 @@ class TestStops:
 
     def test_changes_of_a_running_job(self, area: Path, large: Path) -> None:
         with pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY) as job:
-            assert job.control(pause=True)["paused"] is True
+            assert job.control(pause=True).paused is True
             with pytest.raises(pcopy.Refused, match="active=3"):
                 job.control(active=3)
             state = job.control(pause=False, bwlimit="20M", active=1)
-            assert (state["paused"], state["bwlimit"], state["active"]) == (False, 20 << 20, 1)
+            assert (state.paused, state.bwlimit, state.oplimit, state.active) == (False, 20 << 20, 0, 1)
+            assert {*state.other} == {"control", "ranks", "run"}
         assert differences(large, area / "copy") == []
         with pytest.raises(pcopy.Refused, match="only a copy that is recorded and runs"):
             job.control(active=1)
+
+    @pytest.mark.parametrize("output", ["", "{", '{"found": 1}', "[]"])
+    def test_change_whose_output_is_lost(self, area: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+        line = progress_line(1, job="name")
+        code = f"""
+import os, sys
+if any(word.startswith("--control") for word in sys.argv):
+    print({output!r})
+else:
+    os.write(2, {line!r}.encode() + b"\\n")
+    os.read(0, 1)
+"""
+        child(area, monkeypatch, code)
+        job: pcopy.RunningJob[Any] = running.RunningJob(running.Request("pcopy", [], lambda _: None))
+        with pytest.raises(pcopy.InternalError, match="not complete"):
+            job.control(pause=True)
+        job.stop()
+        job.wait(HANGS)
 
     def test_directory_of_a_job(self, area: Path, large: Path) -> None:
         job = pcopy.start(pcopy.copy, large, area / "copy", checkpoint=area / "job", **SLOWLY)
@@ -222,17 +299,9 @@ class TestCrashes:
     def test_output_that_is_not_complete(
         self, area: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
     ) -> None:
-        (area / "child.py").write_text(code)
-        monkeypatch.setattr(running, "CHILD", str(area / "child.py"))
+        child(area, monkeypatch, code)
         with pytest.raises(pcopy.InternalError, match=message):
             pcopy.copy(area, area / "copy")
-
-    def test_walk_whose_output_is_not_complete(self, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(running, "CHILD", str(area / "child.py"))
-        for text, message in (('head\n{"path"', "is not complete"), ("head\n{}\n", "is not an entry")):
-            (area / "child.py").write_text(f"print({text!r}, end='')")
-            with pytest.raises(pcopy.InternalError, match=message):
-                list(pcopy.walk(area))
 
     @pytest.mark.parametrize("way", ["SIGKILL", "exit", "exception"])
     def test_caller_that_ends(self, area: Path, large: Path, way: str) -> None:
@@ -265,8 +334,9 @@ class TestCrashes:
             assert caller.stdout
             assert caller.stderr
             caller.stdout.readline()
-            assert wait_until(lambda: (area / "copy").exists() and len(os.listdir(area / "copy")) > 0)
-            time.sleep(0.3)
+            assert wait_until(
+                lambda: any(file.is_file() and file.stat().st_blocks for file in (area / "copy").rglob("*"))
+            )
             os.killpg(caller.pid, signal.SIGINT)
             messages = caller.stderr.read()
             assert caller.wait(PROMPT) == -signal.SIGINT, messages
@@ -276,57 +346,6 @@ class TestCrashes:
         advice = f"the job is kept; to resume it: pcopy.resume({unfinished.job!r})"
         assert messages.decode().rstrip().endswith(f"\nKeyboardInterrupt\n{advice}")
         resume_and_compare(unfinished.job, large, area / "copy")
-
-
-class TestWalks:
-    @pytest.fixture
-    def wide(self, area: Path) -> Path:
-        for number in range(20_000):
-            if number % 1000 == 0:
-                (area / f"wide/{number // 1000}").mkdir(parents=True)
-            (area / f"wide/{number // 1000}/{number:0100}").touch()
-        return area / "wide"
-
-    @pytest.mark.parametrize("way", ["close", "with", "reference"])
-    def test_walk_that_is_closed_early_ends_the_ranks(self, wide: Path, way: str) -> None:
-        walk = pcopy.walk(wide, ranks=2)
-        next(walk)
-        assert len(processes_with(os.environ[TOKEN])) >= 1  # The output exceeds the pipe, so the ranks wait.
-        if way == "close":
-            walk.close()
-            walk.close()
-        elif way == "with":
-            with walk:
-                pass
-        else:
-            del walk  # without waiting
-            assert wait_until(lambda: not processes_with(os.environ[TOKEN]), PROMPT)
-        assert processes_with(os.environ[TOKEN]) == []
-
-    def test_walk_that_finds_nothing_is_closed(self, wide: Path) -> None:
-        walk = pcopy.walk(wide, ["-name", "nothing"], oplimit=100, ranks=1)  # It takes more than three minutes.
-        time.sleep(0.5)
-        begun = time.monotonic()
-        walk.close()
-        assert time.monotonic() - begun < PROMPT
-        assert processes_with(os.environ[TOKEN]) == []
-
-    def test_memory_is_bounded(self, wide: Path) -> None:
-        """The child waits while nothing is read."""
-        walk = pcopy.walk(wide, ranks=1)
-        next(walk)
-        time.sleep(1)
-        assert processes_with(os.environ[TOKEN])
-        assert sum(1 for _ in walk) == 20_000 + 20
-        assert list(walk) == []
-
-    def test_items_that_cannot_be_read_are_reported_at_the_end(self, area: Path, tree: Path) -> None:
-        entries = []
-        with pytest.raises(pcopy.ItemsFailed) as failed:
-            for entry in pcopy.walk([area / "missing", tree / "inner"]):
-                entries.append(entry.path)
-        assert os.fsencode(tree / "inner/file") in entries
-        assert [item.path for item in failed.value] == [os.fsencode(area / "missing")]
 
 
 class TestThreads:
@@ -357,10 +376,16 @@ class TestThreads:
 
     def test_job_is_stopped_by_another_thread(self, area: Path, large: Path) -> None:
         job = pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY)
-        timer = threading.Timer(0.5, job.stop)
-        timer.start()
+
+        def stop() -> None:
+            begun(job)
+            job.stop()
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
         with pytest.raises(pcopy.Stopped):
             job.wait(HANGS)
+        stopping.join()
 
 
 class TestAsyncio:
@@ -403,12 +428,16 @@ class TestAsyncio:
 
         async def cancelled() -> None:
             job = pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY)
-            await asyncio.wait_for(job, 1)
+            async for event in job:
+                if isinstance(event, pcopy.Progress):
+                    break
+            await asyncio.wait_for(job, 0.1)
 
         async def left() -> None:
-            async with pcopy.start(pcopy.copy, large, area / "other", **SLOWLY):
-                await asyncio.sleep(0.5)
-                raise ZeroDivisionError
+            async with pcopy.start(pcopy.copy, large, area / "other", **SLOWLY) as job:
+                async for event in job:
+                    if isinstance(event, pcopy.Progress):
+                        raise ZeroDivisionError
 
         with pytest.raises(pcopy.Refused):
             asyncio.run(refused())
