@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from binascii import a2b_base64
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from json import loads
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +13,12 @@ from pcopy.api.errors import InternalError
 from pcopy.api.running import Request, RunningJob
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+
+_PORTION = 1 << 16
+"""The number of bytes that are read at once; a pipe holds as many."""
 
 
 class Entry:
@@ -48,7 +54,8 @@ class Entry:
             raise AttributeError(f"{name!r} is not among the fields of this walk") from None
 
     def __repr__(self) -> str:
-        values = "".join(f", {name}={value!r}" for name, value in self._values.items())
+        texts = {name: f"{value:#o}" if name == "mode" else repr(value) for name, value in self._values.items()}
+        values = "".join(f", {name}={text}" for name, text in texts.items())
         return f"Entry(path={self.path!r}{values})"
 
     def __eq__(self, other: object) -> bool:
@@ -64,59 +71,123 @@ class Entry:
         self._values, self.path = state
 
 
-class Walk(Iterator[Entry]):
-    """The entries of a walk that runs, in the order in which the ranks find them.
+class Walk(Iterator[Entry], AsyncIterator[Entry]):
+    """The entries of a walk that runs, in the order in which the ranks find them; for ``for`` and ``async for``.
 
-    The ranks wait if the caller is slow, so that memory is bounded. ``close``, the end of a ``with`` block, and the end
-    of the last reference end the ranks. After the last entry, iterating raises ``ItemsFailed`` if some items could not
-    be read, and other errors as other functions do.
+    The ranks wait if the caller is slow, so that memory is bounded. ``close``, the end of a ``with`` or ``async with``
+    block, a cancelled task, and the end of the last reference end the ranks. After the last entry, iterating raises
+    ``ItemsFailed`` if some items could not be read, and other errors as other functions do.
     """
 
     def __init__(self, request: Request[None]) -> None:
         self._job: RunningJob[None] = RunningJob(request, reads_output=False)
         self._has_begun = False
+        self._lines: deque[bytes] = deque()
+        self._rest = b""  # the beginning of a line
+        self._count = 0
+        self._wake_reader: Callable[[], object] | None = None  # wakes a task that waits for output
 
     def __next__(self) -> Entry:
-        if self._job.output.closed:
-            raise StopIteration
         try:
-            line = self._next_line()
+            while not self._lines or self._job.output.closed:
+                if self._job.output.closed:
+                    raise StopIteration
+                if not self._read():
+                    self._job.output.close()
+                    self._job.wait()
+                    self._check_end()
+                    raise StopIteration
+            return self._next_entry()
+        except StopIteration:
+            raise
         except BaseException as error:
             is_closed = isinstance(error, ValueError) and self._job.output.closed  # by another thread, meanwhile
             self.close()
             if is_closed:
                 raise StopIteration from None
             raise
-        if line.endswith(b"\n"):
-            return self._entry(line)
-        self._job.output.close()
-        self._job.wait()
-        if line or not self._has_begun:
-            raise InternalError("the output of pwalk is not complete")
-        raise StopIteration
 
-    def _next_line(self) -> bytes:
-        """Return the next line after the first one, which identifies the format; at the end, no complete line."""
-        line = self._job.output.readline()
-        if line and not self._has_begun:
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Entry:
+        try:
+            while not self._lines or self._job.output.closed:
+                if not self._job.output.closed:
+                    await self._wait_for_output()
+                if self._job.output.closed:
+                    raise StopAsyncIteration
+                if not self._read():
+                    self._job.output.close()
+                    await self._job
+                    self._check_end()
+                    raise StopAsyncIteration
+            return self._next_entry()
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def _wait_for_output(self) -> None:
+        """Wait until the output can be read, or is closed."""
+        import asyncio
+
+        loop, woken, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._job.output.fileno()
+        self._wake_reader = lambda: loop.call_soon_threadsafe(woken.set)
+        loop.add_reader(descriptor, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            self._wake_reader = None
+
+    def _read(self) -> bool:
+        """Read lines, without the first one, which identifies the format. Return False at the end of the output."""
+        data = self._job.output.read1(_PORTION)
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if lines and not self._has_begun:
             self._has_begun = True
-            line = self._job.output.readline()
-        return line
+            del lines[0]
+        self._lines.extend(lines)
+        return bool(data)
 
-    def _entry(self, line: bytes) -> Entry:
-        """Return the entry in ``line``. If it has none, end the walk and raise ``InternalError``."""
+    def _next_entry(self) -> Entry:
+        """Return the entry in the next line. Raise ``InternalError`` if it has none."""
+        line = self._lines.popleft()
+        self._count += 1
         try:
             return Entry(line)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            self.close()
             raise InternalError(f"pwalk has printed a line that is not an entry: {line!r}") from error
 
+    def _check_end(self) -> None:
+        """Raise ``InternalError`` if the output has ended within a line, or before the first one was complete."""
+        if self._rest or not self._has_begun:
+            raise InternalError("the output of pwalk is not complete")
+
     def close(self) -> None:
-        """End the walk; has no effect if it has ended."""
-        self._job.stop()
-        self._job.output.close()
+        """End the walk, and wait for the end of its ranks; has no effect if it has ended."""
+        self._abandon()
         with suppress(Exception):  # It was stopped, on purpose.
             self._job.wait()
+
+    async def aclose(self) -> None:
+        """End the walk as ``close`` does, without blocking the event loop."""
+        self._abandon()
+        with suppress(Exception):
+            await self._job
+
+    def _abandon(self) -> None:
+        """End the walk without waiting."""
+        self._job.stop()
+        self._lines.clear()
+        if self._wake_reader is not None:
+            with suppress(RuntimeError):  # The event loop of the task is closed.
+                self._wake_reader()
+        self._job.output.close()
+
+    def __repr__(self) -> str:
+        return f"<Walk: {'ended' if self._job.output.closed else 'running'}, {self._count} entries so far>"
 
     def __enter__(self) -> Self:
         return self
@@ -124,8 +195,15 @@ class Walk(Iterator[Entry]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
     def __del__(self) -> None:
         # Without waiting: the reference may end in a thread on whose end ``wait`` would depend.
-        if hasattr(self, "_job") and not self._job.output.closed:
-            self._job.stop()
-            self._job.output.close()
+        if hasattr(self, "_wake_reader") and not self._job.output.closed:
+            self._abandon()
