@@ -49,11 +49,13 @@ class CommandLineOption(NamedTuple):
     - ``name``: its first long name, without dashes; its attribute (``dest``) if it has only single-letter names.
     - ``dest``: the attribute of argparse's namespace that it sets.
     - ``raw_value``: its value as the user wrote it: a text, a list of texts, or None.
+    - ``word``: the option as the user wrote it, such as ``-T``.
     """
 
     name: str
     dest: str
     raw_value: Any
+    word: str
 
     def is_among_options(self, options: Collection[str]) -> bool:
         """Return True if this option is among ``options``: names such as ``verify``, or names with a value
@@ -72,8 +74,8 @@ def command_line_options(words: Sequence[str], parser: ArgumentParser) -> list[C
     found: list[CommandLineOption] = []
 
     class Recorder(argparse.Action):
-        def __call__(self, _parser: Any, _values: Any, raw: Any, _option: Any = None) -> None:
-            found.append(CommandLineOption(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
+        def __call__(self, _parser: Any, _values: Any, raw: Any, word: Any = None) -> None:
+            found.append(CommandLineOption(self.metavar[0], self.metavar[1], raw, word))  # type: ignore[index]
 
     # Replace the actions by recorders, which keep the order of the options: a namespace has no order.
     for option, action in list(parser._option_string_actions.items()):

@@ -340,15 +340,18 @@ class ProgramCommandLine(ABC):
         """Raise ``RequestRefused`` if ``--stop-at-eof`` cannot watch standard input: it is closed, or an option in
         ``words`` reads it.
         """
+        from pcopy.cli.configuration import command_line_options
         from pcopy.cli.filter_options import is_standard_input
 
         if self._is_standard_input_closed:
             raise RequestRefused(f"{STOP_AT_EOF_OPTION}: standard input is closed")
+        if not any(word.endswith(("-", "/0", "/stdin")) for word in words):
+            return  # To read the options as argparse does takes some milliseconds.
         reading = {word for option in self.options if option.reads_file for word in option.spellings}
-        for word, following in zip(words, [*words[1:], ""], strict=True):
-            option, equals, value = word.partition("=")
-            if option in reading and is_standard_input(value if equals else following):
-                raise RequestRefused(f"{option} reads standard input, and so does {STOP_AT_EOF_OPTION}: name a file")
+        for option in command_line_options(words, self.parser()):
+            if option.word in reading and is_standard_input(option.raw_value):
+                message = f"{option.word} reads standard input, and so does {STOP_AT_EOF_OPTION}: name a file"
+                raise RequestRefused(message)
 
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None:
         """Return the options (attributes of the namespace) that files may set if ``given`` are on the command line.

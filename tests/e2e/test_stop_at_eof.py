@@ -105,21 +105,36 @@ def test_input_that_has_ended_before_the_start(area: Path, source: Path) -> None
     assert not (area / "copy").exists()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("--from", "-"), ("--files-from=-",), ("--exclude-from", "/dev/stdin"), ("--exclude-from", "/dev/fd/0")],
-)
-def test_another_reader_of_standard_input_is_refused(area: Path, source: Path, words: tuple[str, ...]) -> None:
-    line, environment = command("--stop-at-eof", *words, source, area / "copy")
-    with subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+WITH_LISTS = ("pcopy", "ptar", "prm", "pchmod", "pwalk")
+READERS = [
+    *((program, option) for program in WITH_LISTS for option in ("--from", "--files-from")),
+    *((program, "--exclude-from") for program in (*WITH_LISTS, "psync", "pverify", "pstripe")),
+    ("ptar", "-T"),
+]
+"""The programs, and their options that read a file."""
+OPERANDS = {"pchmod": ("--mode", "u+r", "tree"), "ptar": ("-c", "-f", "archive.tar"), "psync": ("tree", "copy")}
+
+
+@pytest.mark.parametrize("value", ["-", "/dev/stdin", "/dev/fd/0"])
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(("program", "option"), READERS)
+def test_another_reader_of_standard_input_is_refused(
+    area: Path, program: str, option: str, joined: bool, value: str
+) -> None:
+    (area / "tree").mkdir()
+    equals = "=" if option.startswith("--") else ""
+    words = (f"{option}{equals}{value}",) if joined else (option, value)
+    line, environment = command("--stop-at-eof", *words, *OPERANDS.get(program, ("tree",)), program=program)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, env=environment, cwd=area, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stderr
         try:
             assert process.wait(HANGS) == 2
         finally:
             process.kill()
         message = process.stderr.read().decode()
-    option = words[0].partition("=")[0]
-    assert message == f"pcopy: {option} reads standard input, and so does --stop-at-eof: name a file\n"
+    assert message == f"{program}: {option} reads standard input, and so does --stop-at-eof: name a file\n"
+    assert os.listdir(area) == ["tree"]
 
 
 def test_value_that_is_no_file_to_read_is_accepted(area: Path) -> None:
