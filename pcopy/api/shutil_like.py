@@ -8,8 +8,9 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain, product
 from typing import Any, TypeVar
 
 from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
@@ -103,8 +104,20 @@ def rmtree(
     except OSError as error:
         handle(os.path.islink if os.path.islink(path) else os.scandir, path, error)
         return
+    for function, failed, error in _removal_failures(path, options):
+        handle(function, failed, error)
+
+
+def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Callable[..., Any], Any, OSError]]:
+    """Remove a tree, and yield its failures: the function of ``os`` that failed, the path, and the exception."""
     try:
         remove(path, **options)
+    except InvalidOption:
+        raise
+    except Refused as refused:  # For example ".": rmdir refuses it, too.
+        failure = OSError(errno.EINVAL, str(refused), path)
+        failure.__cause__ = refused
+        yield os.rmdir, path, failure
     except ItemsFailed as items:
         for each in items:
             shown = each.path if isinstance(path, bytes) else os.fsdecode(each.path)
@@ -112,7 +125,7 @@ def rmtree(
             number = each.errno or (errno.EBUSY if os.path.ismount(each.path) else errno.EIO)
             failure = OSError(number, each.message if each.errno else os.strerror(number), shown)
             failure.__cause__ = items
-            handle(getattr(os, each.operation, os.unlink), shown, failure)
+            yield getattr(os, each.operation, os.unlink), shown, failure
 
 
 rmtree.avoids_symlink_attacks = True  # type: ignore[attr-defined]
@@ -122,7 +135,7 @@ _BRACKETS = re.compile(r"\[!?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9._
 """Brackets of patterns that mean the same for shutil and for pcopy."""
 
 
-def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[str]:
+def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[bytes]:
     """Return the patterns in the result of ``shutil.ignore_patterns``. Raise ``InvalidOption`` for another function."""
     closure = getattr(ignore, "__closure__", None)
     if getattr(ignore, "__qualname__", "") != _IGNORE_PATTERNS or not closure:
@@ -132,7 +145,28 @@ def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[str]:
     for name in names:
         if "[" in _BRACKETS.sub("", name):
             raise InvalidOption(f"copytree(ignore=...): {name!r}: use the option exclude for such brackets")
-    return [f"\\{name}" if name.startswith("!") else name for name in names]
+    return [pattern for name in names for pattern in _patterns_of_bytes(os.fsencode(name))]
+
+
+_CHARACTER = (
+    b"[\x01-.0-\x7f]",
+    b"[\xc2-\xdf][\x80-\xbf]",
+    b"[\xe0-\xef][\x80-\xbf][\x80-\xbf]",
+    b"[\xf0-\xf4][\x80-\xbf][\x80-\xbf][\x80-\xbf]",
+    b"[\xc0\xc1\xf5-\xff]",
+)
+"""Patterns of one character in UTF-8, and of a byte that never occurs in it."""
+_MOST_QUESTION_MARKS = 3
+"""There are this power of five patterns for a pattern with question marks."""
+
+
+def _patterns_of_bytes(pattern: bytes) -> list[bytes]:
+    """Return the patterns for ``pattern``: its ``?`` is one character, but in patterns of pcopy it is one byte."""
+    parts = (b"\\" + pattern if pattern.startswith(b"!") else pattern).split(b"?")
+    if len(parts) - 1 > _MOST_QUESTION_MARKS:
+        raise InvalidOption(f"copytree(ignore=...): {os.fsdecode(pattern)!r}: more than {_MOST_QUESTION_MARKS} '?'")
+    characters = product(_CHARACTER, repeat=len(parts) - 1)
+    return [b"".join(chain(*zip(parts, [*chosen, b""], strict=True))) for chosen in characters]
 
 
 def _is_dangling(failure: FailedItem) -> bool:

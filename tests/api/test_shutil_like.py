@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import shutil
 from collections.abc import Callable
@@ -109,7 +110,38 @@ def test_copytree_with_dangling_links(area: Path, plain: Path, module: Any) -> N
         assert [job.destination for job in pcopy.jobs()] == [str(area / "copy")]
 
 
+@BOTH
+@pytest.mark.parametrize("pattern", ["a?", "?", "??", "a??", "*?c", "é?", "!?", "a?\\", "???", "?é*"])
+def test_question_mark_is_one_character(area: Path, module: Any, pattern: str) -> None:
+    found = [
+        "a",
+        "é",
+        "aé",
+        "éa",
+        "aéé",
+        "ab",
+        "abc",
+        "a€",
+        "a😀",
+        "😀",
+        "éé",
+        "!é",
+        "!a",
+        "aé\\",
+        "€€€",
+        "a\udcff",
+        "\udcff",
+    ]
+    (area / "named").mkdir()
+    for name in found:
+        (area / "named" / name).touch()
+    module.copytree(area / "named", area / "copy", ignore=shutil.ignore_patterns(pattern))
+    assert {*os.listdir(area / "copy")} == {name for name in found if not fnmatch.fnmatchcase(name, pattern)}
+
+
 def test_copytree_refuses_what_it_cannot_do(area: Path, plain: Path) -> None:
+    with pytest.raises(pcopy.InvalidOption, match="more than 3"):
+        pcopy.copytree(plain, area / "copy", ignore=shutil.ignore_patterns("????"))
     with pytest.raises(pcopy.InvalidOption, match="ignore_patterns"):
         pcopy.copytree(plain, area / "copy", ignore=lambda path, names: [])
     with pytest.raises(pcopy.InvalidOption, match="copy2"):
@@ -142,6 +174,21 @@ def test_rmtree_of_what_is_no_directory(area: Path, plain: Path, module: Any, na
     assert {path for path, _ in calls} == {area / name}
     assert all(issubclass(kind, kinds[name]) for _, kind in calls)
     assert names(plain) == names(plain) | {"inner/file", "link"}
+
+
+@BOTH
+@pytest.mark.parametrize("name", [".", "inner/.", "inner/..", ""])
+def test_rmtree_of_what_rmdir_refuses(plain: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+    """shutil removes the contents before rmdir refuses the directory; here nothing is removed."""
+    monkeypatch.chdir(plain)
+    calls: list[Any] = []
+    module.rmtree(name, onerror=lambda function, path, info: calls.append(info[1]))
+    assert isinstance(calls[-1], OSError)
+    module.rmtree(name, ignore_errors=True)
+    if module is pcopy:
+        assert (plain / "inner/file").read_bytes() == b"contents"
+    with pytest.raises(FileNotFoundError if name == "" else OSError):
+        module.rmtree(name)
 
 
 @BOTH
