@@ -64,21 +64,21 @@ def test_copy_stops_when_its_input_ends_and_is_kept(area: Path, source: Path, la
     assert "stopped by SIGTERM" in messages
 
 
-def test_input_that_holds_data_stops_it_too(area: Path, source: Path) -> None:
-    with started(source, area / "copy") as process:
-        assert process.stdin
-        process.stdin.write(b"x")
-        process.stdin.flush()
-        assert process.wait(HANGS) == 75
-
-
-def test_comparison_stops_when_its_input_ends(area: Path, source: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "action", "status"),
+    [("pcopy", "data", 75), ("pverify", "data", 128 + signal.SIGTERM), ("pverify", "end", 128 + signal.SIGTERM)],
+)
+def test_input_that_holds_data_or_ends(area: Path, source: Path, program: str, action: str, status: int) -> None:
     (area / "other").mkdir()
     os.link(source / "file", area / "other/file")
-    with started(source, area / "other", program="pverify") as process:
+    with started(source, area / ("other" if program == "pverify" else "copy"), program=program) as process:
         assert process.stdin
-        process.stdin.close()
-        assert process.wait(HANGS) == 128 + signal.SIGTERM
+        if action == "data":
+            process.stdin.write(b"x")
+            process.stdin.flush()
+        else:
+            process.stdin.close()
+        assert process.wait(HANGS) == status
 
 
 def test_copy_does_not_outlive_a_starter_that_is_killed(area: Path, source: Path) -> None:
