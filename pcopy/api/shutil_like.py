@@ -104,8 +104,8 @@ def rmtree(
     except OSError as error:
         handle(os.path.islink if os.path.islink(path) else os.scandir, path, error)
         return
-    for function, failed, error in _removal_failures(path, options):
-        handle(function, failed, error)
+    for function, failed, reason in _removal_failures(path, options):
+        handle(function, failed, reason)
 
 
 def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Callable[..., Any], Any, OSError]]:
