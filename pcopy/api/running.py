@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
