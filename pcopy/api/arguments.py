@@ -26,9 +26,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
 
 from pcopy.api.errors import InvalidOption
+from pcopy.api.records import dataclass
+from pcopy.api.typing_names import ParamSpec, TypeVar
 
 StrOrBytesPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Paths = StrOrBytesPath | Sequence[StrOrBytesPath]
@@ -50,7 +51,8 @@ class _WrongValue(Exception):
     """A value has the wrong type; the text says which one is expected."""
 
 
-class OptionWords(NamedTuple):
+@dataclass(frozen=True)
+class OptionWords:
     """The ``words`` of a command line; ``listed`` are paths that the option ``--from`` is to list, if there are any."""
 
     words: list[bytes]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
-from typing import TYPE_CHECKING, Any, Protocol
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sized
+    from typing import Any, Protocol
+
     from pcopy.api.results import FailedItem
 
+    class Failures(Sized, Protocol):
+        """The items that failed, in the order in which they were reported; it can be iterated several times."""
 
-class Failures(Sized, Protocol):
-    """The items that failed, in the order in which they were reported; it can be iterated several times."""
-
-    def __iter__(self) -> Iterator[FailedItem]: ...
+        def __iter__(self) -> Iterator[FailedItem]: ...
 
 
 class Error(Exception):

@@ -11,7 +11,8 @@ Rules, for a consumer that is slower than the job:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import index
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from pcopy.api.arguments import (
     Paths,
@@ -24,10 +23,14 @@ from pcopy.api.arguments import (
 )
 from pcopy.api.errors import Different, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
+from pcopy.api.typing_names import Generic, ParamSpec, TypeVar, cast
+
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
     import inspect
     from datetime import date, timedelta
+    from typing import Any, Self
 
     from pcopy.api.results import CompareResult, UnfinishedJob
     from pcopy.api.walking import Walk

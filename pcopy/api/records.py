@@ -8,12 +8,14 @@ that took 15 ms of processor time in the first call of a process, as much as a f
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from dataclasses import dataclass as dataclass
     from dataclasses import field as field
+    from typing import Any
 else:
 
     class field:  # noqa: N801

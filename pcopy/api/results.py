@@ -8,10 +8,15 @@ from __future__ import annotations
 import os
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 from pcopy.api.escapes import printable_path
 from pcopy.api.records import dataclass, field, field_names
+from pcopy.api.typing_names import Any, Generic, TypeVar
+
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import BinaryIO, Self
 
 _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")

@@ -21,15 +21,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
-from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from pcopy.api.arguments import refusing_unknown_keywords
 from pcopy.api.environment import child_environment
 from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
+from pcopy.api.records import dataclass
+from pcopy.api.typing_names import Generic, TypeVar
+
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
     from io import BufferedReader
     from types import TracebackType
+    from typing import IO, Any, Self
 
     from pcopy.api.events import EventQueue
     from pcopy.api.results import Event, JsonLines, Progress
@@ -50,7 +54,8 @@ _MOST_LINES_OF_LAUNCHER = 20
 """The number of lines of a launcher in a message."""
 
 
-class Request(NamedTuple, Generic[_Result]):
+@dataclass(frozen=True)
+class Request(Generic[_Result]):
     """A program to start.
 
     Fields:
@@ -72,7 +77,8 @@ class Request(NamedTuple, Generic[_Result]):
     job: str | None = None
 
 
-class FinishedProcess(NamedTuple):
+@dataclass(frozen=True)
+class FinishedProcess:
     """How a program has ended.
 
     Fields:
@@ -128,7 +134,7 @@ class RunningJob(Generic[_Result]):
             raise
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._input: IO[bytes] = self._process.stdin
-        self.output = cast("BufferedReader", self._process.stdout)
+        self.output: BufferedReader = self._process.stdout  # type: ignore[assignment]
         try:
             self._start_reading(self._process.stderr, reads_output)
         except BaseException:

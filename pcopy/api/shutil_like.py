@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, product
-from typing import Any, TypeVar
 
 from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
 from pcopy.api.functions import copy, discard, remove
 from pcopy.api.results import FailedItem
+from pcopy.api.typing_names import Any, TypeVar
 
 _Path = TypeVar("_Path", bound=str | os.PathLike[str])
 _IGNORE_PATTERNS = shutil.ignore_patterns().__qualname__

@@ -7,15 +7,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from json import loads
-from typing import TYPE_CHECKING, Any, Self
 
 from pcopy.api.errors import InternalError
 from pcopy.api.running import Request, RunningJob
 
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
+    from typing import Any, Self
 
 _PORTION = 1 << 16
 """The number of bytes that are read at once; a pipe holds as many."""

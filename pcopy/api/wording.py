@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-PARAMETERS: Mapping[str, Mapping[str, str]] = {
+OPTIONS_OF_PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "archive": {"--file": "archive", "-f": "archive"},
     "extract": {"--file": "archive", "-f": "archive", "--directory": "destination", "-C": "destination"},
     "sign": {"--create": "signature"},
@@ -64,9 +64,9 @@ def in_python(text: str, function: str) -> str:
     """Return ``text``, a message or the help of a program, with the keywords and parameters of ``function`` instead of
     options and operands. Options of other programs and those that no function has stay as they are.
     """
-    from pcopy.api.keywords import FUNCTIONS
+    from pcopy.api.keywords import PARAMETERS, PROGRAMS
 
-    program, parameters = FUNCTIONS[function]
+    program, parameters = PROGRAMS[function], PARAMETERS[function]
     text = _WORD.sub(lambda match: _in_python(match, function, program), text)
     for placeholder, names in _OPERANDS.items():
         for name in {*names}.intersection(parameters):
@@ -103,24 +103,24 @@ def _in_python(match: re.Match[str], function: str, program: str) -> str:
 
 def _keyword_or_parameter(option: str, value: str, function: str, program: str) -> str:
     """Return the keyword or the parameter for an option of the program, with its value; empty if there is none."""
-    from pcopy.api.keywords import FUNCTIONS, KEYWORDS, SPELLINGS
+    from pcopy.api.keywords import KEYWORDS, PARAMETERS, PROGRAMS, SPELLINGS
 
-    name = PARAMETERS.get(function, {}).get(option)
+    name = OPTIONS_OF_PARAMETERS.get(function, {}).get(option)
     if name:
         return name + _without_placeholder(value)
     name = SPELLINGS.get(program, {}).get(option) or _keyword(option)
     kinds = KEYWORDS.get(name, {})
     if function in kinds:
         return _keyword_with_value(name, kinds[function], value)
-    if name in FUNCTIONS[function].parameters:
+    if name in PARAMETERS[function]:
         return name + _without_placeholder(value)
     if option in _FUNCTIONS.get(program, {}):
         return ""
-    others = [each for each in FUNCTIONS if FUNCTIONS[each].program == program]
+    others = [each for each in PROGRAMS if PROGRAMS[each] == program]
     for other in others:
         if other in kinds:
             return _keyword_with_value(name, kinds[other], value)
-    is_parameter = any(name in FUNCTIONS[other].parameters for other in others)
+    is_parameter = any(name in PARAMETERS[other] for other in others)
     return name + _without_placeholder(value) if is_parameter else ""
 
 

@@ -136,7 +136,7 @@ def test_other_options_are_refused_or_have_a_reason(function: str) -> None:
             continue
         if function in KEYWORDS.get(keyword, {}) or name in LEFT_OUT or f"{function} {name}" in LEFT_OUT:
             continue
-        if name in definition.parameters or f"--{option.key}" in wording.PARAMETERS.get(function, {}):
+        if name in definition.parameters or f"--{option.key}" in wording.OPTIONS_OF_PARAMETERS.get(function, {}):
             continue
         try:
             parse(function, [*words_of_option(option), *words_of(function, {})])
