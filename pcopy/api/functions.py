@@ -143,12 +143,14 @@ class Function(Generic[_Result]):
 
         details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
         message = ended.message or f"{self.program} ended with status {ended.status}"
-        paths = [*texts_of_caller(words), *(each.path for each in islice(ended.failures, _MOST_PATHS_IN_MESSAGE))]
+        reported = [*islice(ended.failures, _MOST_PATHS_IN_MESSAGE), *([ended.refusal] if ended.refusal else [])]
+        paths = [*texts_of_caller(words), *(each.path for each in reported)]
         message = in_words_of_python(message, self.__name__, paths)
         if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
             raise Stopped(message, **details)
         if ended.status == 2 and result is None:
-            raise _refusal(message, ended)
+            number, path = (ended.refusal.errno, ended.refusal.path) if ended.refusal else (0, b"")
+            raise Refused(message, status=2, errno=number or None, filename=path or None)
         if ended.status < 0:
             raise InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
         if ended.status not in (0, 1, 2) or (result is None and self.result):
@@ -188,14 +190,6 @@ def _refuse_missing_operands(function: str, words: Sequence[bytes], options: Map
     without_mode = function == "change_modes" and not words[0].startswith(b"--mode=")
     if without_mode and all(options.get(option) is None for option in _INSTEAD_OF_MODE):
         raise InvalidOption(f"change_modes(mode=None): give mode, or one of {', '.join(_INSTEAD_OF_MODE)}")
-
-
-def _refusal(message: str, ended: FinishedProcess) -> Refused:
-    """Return the exception for a request that was refused, with what the program has reported about the reason."""
-    for reason in ended.failures:
-        if reason.operation == "refuse":
-            return Refused(message, status=2, errno=reason.errno or None, filename=reason.path or None)
-    return Refused(message, status=2)
 
 
 def _function(

@@ -121,7 +121,10 @@ class FailedItem:
 
 @dataclass(frozen=True)
 class Notice:
-    """A line of ``text`` that the program has printed for people."""
+    """A line of ``text`` that the program has printed for people.
+
+    It is unchanged: it names options as on the command line, and may contain names of files.
+    """
 
     text: str
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import IO, Any, Self
 
     from pcopy.api.events import EventQueue
-    from pcopy.api.results import Event, JsonLines, Progress
+    from pcopy.api.results import Event, FailedItem, JsonLines, Progress
 
 _Result = TypeVar("_Result")
 
@@ -52,6 +52,8 @@ _MOST_NOTICES_IN_MESSAGE = 5
 """The number of lines in a message."""
 _MOST_LINES_OF_LAUNCHER = 20
 """The number of lines of a launcher in a message."""
+_REFUSED_OPERATION = "refuse"
+"""The operation in the line of ``--errors`` about a refused request."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class FinishedProcess:
     - ``summary``: the object that it has printed at the end; None if it has printed none.
     - ``lines``: the lines before that, such as differences.
     - ``failures``: the lines about failures.
+    - ``refusal``: the reason for which the request was refused; None if it was not, or if it is not known.
     - ``job``: the name of the job, as far as it is known.
     - ``is_requested``: True if the caller has stopped or killed it.
     - ``has_begun``: True if it has printed something; otherwise ``message`` is what its launcher has printed first.
@@ -98,6 +101,7 @@ class FinishedProcess:
     summary: dict[str, Any] | None
     lines: JsonLines[Any]
     failures: JsonLines[Any]
+    refusal: FailedItem | None
     job: str | None
     is_requested: bool
     has_begun: bool
@@ -122,6 +126,7 @@ class RunningJob(Generic[_Result]):
         self._notices: deque[str] = deque(maxlen=_MOST_NOTICES)
         self._first_notices: list[str] = []
         self._summary: dict[str, Any] | None = None
+        self._refusal: FailedItem | None = None
         self._is_stopped = False
         self._is_reported = False  # True if ``wait`` has raised the exception
         self._outcome: _Result | Exception
@@ -459,7 +464,9 @@ class RunningJob(Generic[_Result]):
             reader.start()
         with stream:
             for line in stream:
-                self._notify(self._event_in_line(line))
+                event = self._event_in_line(line)
+                if event is not None:
+                    self._notify(event)
         if reader is not None:
             reader.join()
         status = self._reaped_status()
@@ -500,8 +507,8 @@ class RunningJob(Generic[_Result]):
             with suppress(OSError):
                 self._list.close()
 
-    def _event_in_line(self, line: bytes) -> Event:
-        """Return the event that a line of standard error describes."""
+    def _event_in_line(self, line: bytes) -> Event | None:
+        """Return the event that a line of standard error describes; None for a refusal, which ``wait`` raises."""
         from json import loads
 
         from pcopy.api.results import FailedItem, Notice, Progress
@@ -514,6 +521,9 @@ class RunningJob(Generic[_Result]):
                     self._progressed.set()
                     return self._last
                 failure = FailedItem.from_json(values)
+                if failure.operation == _REFUSED_OPERATION:
+                    self._refusal = failure
+                    return None
                 with self._lock:
                     self._failures.append(line)
                 return failure
@@ -525,10 +535,10 @@ class RunningJob(Generic[_Result]):
 
     def _finished_process(self, status: int) -> FinishedProcess:
         own, summary = self._own_lines(), self._summary
-        has_begun = bool(own or summary or self._last or len(self._failures))
+        has_begun = bool(own or summary or self._last or self._refusal or len(self._failures))
         message = "; ".join(own[-_MOST_NOTICES_IN_MESSAGE:]) or self._message_of_others()
-        lines, failures, job = self._lines, self._failures, self._kept_job()
-        return FinishedProcess(status, message, summary, lines, failures, job, self._is_stopped, has_begun)
+        lines, failures, refusal, job = self._lines, self._failures, self._refusal, self._kept_job()
+        return FinishedProcess(status, message, summary, lines, failures, refusal, job, self._is_stopped, has_begun)
 
     def _kept_job(self) -> str | None:
         """Return what ``resume`` finds the job by, after the program has ended; None if the job is not kept."""

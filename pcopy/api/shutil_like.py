@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, product
 
 from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
@@ -46,7 +46,8 @@ def copytree(
     if ignore is not None:
         others = options.pop("exclude", None) or ()
         options["exclude"] = [*_patterns(ignore), *([others] if isinstance(others, (str, bytes)) else others)]
-    copy.request((src, dst), dict(options))  # raises InvalidOption
+    with _naming("copytree", "copy"):
+        copy.request((src, dst), dict(options))  # raises InvalidOption
     with os.scandir(src):  # raises the exceptions of shutil
         pass
     is_new = not os.path.lexists(dst)
@@ -111,7 +112,8 @@ def rmtree(
 def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Callable[..., Any], Any, OSError]]:
     """Remove a tree, and yield its failures: the function of ``os`` that failed, the path, and the exception."""
     try:
-        remove(path, **options)
+        with _naming("rmtree", "remove"):
+            remove(path, **options)
     except InvalidOption:
         raise
     except Refused as refused:  # For example ".": rmdir refuses it, too.
@@ -129,6 +131,15 @@ def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Call
 
 
 rmtree.avoids_symlink_attacks = True  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _naming(function: str, called: str) -> Iterator[None]:
+    """Context manager: ``InvalidOption`` about an option of the function ``called`` names ``function`` instead."""
+    try:
+        yield
+    except InvalidOption as invalid:
+        raise InvalidOption(re.sub(rf"^{called}\(", f"{function}(", str(invalid))) from None
 
 
 _BRACKETS = re.compile(r"\[!?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9._,+ ])+]", re.ASCII)

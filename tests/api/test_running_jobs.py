@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -75,6 +76,15 @@ class TestProgress:
         job = pcopy.start(pcopy.copy, area / "large/0", area / "copied")
         job.wait(HANGS)
         assert repr(job) == "<RunningJob pcopy: done>"
+
+    def test_refusal_is_no_event(self, area: Path) -> None:
+        job = pcopy.start(pcopy.copy, area / "missing", area / "copy")
+        events = list(job)
+        assert [type(event) for event in events] == [pcopy.Notice]
+        with pytest.raises(pcopy.Refused, match="does not exist") as refused:
+            job.wait()
+        assert (refused.value.errno, refused.value.filename) == (errno.ENOENT, os.fsencode(area / "missing"))
+        assert list(refused.value.failures) == []
 
     def test_failures_are_events(self, area: Path, tree: Path) -> None:
         (area / "copy/link/full").mkdir(parents=True)

@@ -7,6 +7,7 @@ import fnmatch
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,14 @@ def test_rmtree_handlers_of_newer_pythons(area: Path) -> None:
     with pytest.raises(NotImplementedError):
         pcopy.rmtree("missing", dir_fd=3)
     assert pcopy.rmtree.avoids_symlink_attacks  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("function", [partial(pcopy.copytree, "source", "copy"), partial(pcopy.rmtree, "source")])
+def test_unknown_option_names_the_function(area: Path, function: partial[object]) -> None:
+    with pytest.raises(pcopy.InvalidOption) as invalid:
+        function(no_such_option=1)
+    name = getattr(function.func, "__name__", "")
+    assert str(invalid.value).startswith(f"{name}() has no option 'no_such_option'")
+    with pytest.raises(pcopy.InvalidOption) as invalid:
+        function(ranks="two")
+    assert str(invalid.value) == f"{name}(ranks='two'): not a whole number"
