@@ -335,7 +335,7 @@ def resume(
     Options:
 
     - ``ranks``: processes that copy (default: the cores that pcopy may use, at most 8)
-    - ``force``: go on where DST seems to have too little free space or inodes
+    - ``force``: go on where destination seems to have too little free space or inodes
     - ``checkpoint_interval``: longest time between two checkpoints (default 60); the first ones come sooner
     - ``checkpoint_store``: where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in spool), pickle (the same with plain files), lmdb (in a database from the start)
     - ``spool``: directory on each host for waiting tasks that do not fit into memory

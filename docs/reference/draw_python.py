@@ -287,7 +287,7 @@ def help_of(option: Option, function: str) -> str:
             is_own = bool({*own}.intersection(re.findall("-[a-z]", beginning[1])))
         if is_own and part != "-: from standard input":
             parts.append(part[beginning.end() if beginning else 0 :].replace(" (-: standard input)", ""))
-    return wording.in_python("; ".join(parts), function)
+    return wording.help_in_python("; ".join(parts), function)
 
 
 def reference() -> str:

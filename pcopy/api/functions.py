@@ -139,13 +139,13 @@ class Function(Generic[_Result]):
             how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with status {ended.status}"
             name = os.fsdecode(launcher[0])
             raise InternalError(f"{name} {how} before {self.program} began{reason}", status=ended.status)
-        from pcopy.api.messages import in_words_of_python, texts_of_caller
+        from pcopy.api.wording import message_in_python, texts_of_caller
 
         details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
         message = ended.message or f"{self.program} ended with status {ended.status}"
         reported = [*islice(ended.failures, _MOST_PATHS_IN_MESSAGE), *([ended.refusal] if ended.refusal else [])]
         paths = [*texts_of_caller(words), *(each.path for each in reported)]
-        message = in_words_of_python(message, self.__name__, paths)
+        message = message_in_python(message, self.__name__, paths)
         if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
             raise Stopped(message, **details)
         if ended.status == 2 and result is None:
@@ -161,7 +161,7 @@ class Function(Generic[_Result]):
         if ended.status == 1 and self.difference:
             raise Different(self.difference(operands, result), **details)
         if first := next(iter(ended.failures), None):
-            reason = in_words_of_python(str(first), self.__name__, paths)
+            reason = message_in_python(str(first), self.__name__, paths)
             message = f"{len(ended.failures)} failed; the first one: {reason}"
         raise ItemsFailed(message, **details)
 

@@ -574,9 +574,9 @@ def run_command(words: Sequence[bytes], function: str) -> FinishedProcess:
         if ended.status == 0:
             return ended
         kinds: dict[int, type[Error]] = {1: ItemsFailed, 2: Refused}
-        from pcopy.api.messages import in_words_of_python, texts_of_caller
+        from pcopy.api.wording import message_in_python, texts_of_caller
 
-        message = in_words_of_python(ended.message, function, [*texts_of_caller(words)])
+        message = message_in_python(ended.message, function, [*texts_of_caller(words)])
         raise kinds.get(ended.status, InternalError)(message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()

@@ -86,6 +86,8 @@ def rmtree(
     """
     if dir_fd is not None:
         raise NotImplementedError("rmtree(dir_fd=...): another process removes the tree; give a path")
+    with _naming("rmtree", "remove"):
+        remove.request((os.curdir,), dict(options))  # raises InvalidOption for options; a wrong path is an OSError
 
     def handle(function: Callable[..., Any], failed: Any, error: OSError) -> None:
         if ignore_errors:
@@ -112,10 +114,7 @@ def rmtree(
 def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Callable[..., Any], Any, OSError]]:
     """Remove a tree, and yield its failures: the function of ``os`` that failed, the path, and the exception."""
     try:
-        with _naming("rmtree", "remove"):
-            remove(path, **options)
-    except InvalidOption:
-        raise
+        remove(path, **options)
     except Refused as refused:  # For example ".": rmdir refuses it, too.
         failure = OSError(errno.EINVAL, str(refused), path)
         failure.__cause__ = refused

@@ -13,7 +13,7 @@ from pcopy import text
 from pcopy.api import escapes
 from pcopy.api.functions import Function
 from pcopy.api.keywords import KEYWORDS
-from pcopy.api.messages import LETTERS, LETTERS_OF_FUNCTIONS, in_words_of_python
+from pcopy.api.wording import message_in_python
 from pcopy.cli.programs import load_program
 from tests.support.command import REPOSITORY
 
@@ -34,20 +34,21 @@ def test_each_option_becomes_its_keyword(function: str) -> None:
         if function not in kinds or (keyword == "resume" and function == "archive"):
             continue
         word = "--" + keyword.rstrip("_").replace("_", "-")
-        assert in_words_of_python(f"leave out {word}: why", function) == f"leave out {keyword}: why"
-        assert in_words_of_python(f"{word}=7 is wrong", function) == f"{keyword}=7 is wrong"
+        assert message_in_python(f"leave out {word}: why", function) == f"leave out {keyword}: why"
+        assert message_in_python(f"{word}=7 is wrong", function) == f"{keyword}=7 is wrong"
         flag = "=True" if kinds[function].startswith("flag") else ""
-        assert in_words_of_python(f"give {word}", function) == f"give {keyword}{flag}"
+        assert message_in_python(f"give {word}", function) == f"give {keyword}{flag}"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_letters_are_those_of_the_programs(function: str) -> None:
-    """A letter that messages may name is an option of the program, under the keyword that the table has for it."""
-    options = load_program(program_of(function)).options
-    words = {word: option.spellings for option in options for word in option.spellings if len(word) == 2}
-    for letter, keyword in {**LETTERS, **LETTERS_OF_FUNCTIONS.get(function, {})}.items():
-        if letter in words and keyword in KEYWORDS and function in KEYWORDS[keyword]:
-            assert "--" + keyword.rstrip("_").replace("_", "-") in words[letter]
+def test_spellings_are_those_of_the_programs(function: str) -> None:
+    """Each letter that is an option of the function becomes the keyword that the table of the program has for it."""
+    for option in load_program(program_of(function)).options:
+        keyword = next((name for name in KEYWORDS if "--" + name.rstrip("_").replace("_", "-") in option.spellings), "")
+        if function not in KEYWORDS.get(keyword, {}):
+            continue
+        for spelling in option.spellings:
+            assert message_in_python(f"leave out {spelling}: why", function) == f"leave out {keyword}: why"
 
 
 MESSAGES = {
@@ -83,7 +84,7 @@ MESSAGES = {
 
 @pytest.mark.parametrize(("function", "message"), MESSAGES)
 def test_message(function: str, message: str) -> None:
-    assert in_words_of_python(message, function) == MESSAGES[function, message]
+    assert message_in_python(message, function) == MESSAGES[function, message]
 
 
 @given(st.binary(max_size=40))
@@ -93,7 +94,7 @@ def test_paths_are_printed_as_by_the_programs(path: bytes) -> None:
 
 @given(st.text(st.sampled_from("-aSRCDT /=x"), min_size=1, max_size=20).filter(lambda name: re.search(r"\S", name)))
 def test_paths_of_the_caller_stay(name: str) -> None:
-    assert in_words_of_python(f"{name}: no", "copy", [name.encode()]) == f"{name}: no"
+    assert message_in_python(f"{name}: no", "copy", [name.encode()]) == f"{name}: no"
 
 
 OF_OTHER_FUNCTIONS = {"bench", "pdbench", "broadcast", "pbcast", "show_config", "dcp_options"}
@@ -124,5 +125,5 @@ def refusals() -> set[str]:
 def test_no_refusal_names_an_option_as_on_the_command_line(function: str) -> None:
     texts = {text for text in refusals() if not OF_OTHER_MODES.search(text)}
     assert len(texts) > 250
-    translated = {text: OF_OTHER_PROGRAMS.sub("", in_words_of_python(text, function)) for text in texts}
+    translated = {text: OF_OTHER_PROGRAMS.sub("", message_in_python(text, function)) for text in texts}
     assert {text: shown for text, shown in translated.items() if FOR_COMMAND_LINES.search(shown)} == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.api.wording import in_python
+from pcopy.api.wording import help_in_python
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ from pcopy.api.wording import in_python
     ],
 )
 def test_options_become_keywords(function: str, text: str, expected: str) -> None:
-    assert in_python(text, function) == expected
+    assert help_in_python(text, function) == expected
