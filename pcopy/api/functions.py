@@ -21,7 +21,7 @@ from pcopy.api.arguments import (
     paths_of,
     refusing_unknown_keywords,
 )
-from pcopy.api.errors import Different, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
+from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
 from pcopy.api.typing_names import Generic, ParamSpec, TypeVar, cast
 
@@ -132,38 +132,40 @@ class Function(Generic[_Result]):
         started the ranks.
         """
         result = self._summary(ended)
-        if ended.status == 0 and (result is not None or not self.result):
+        is_done = ended.status == 0 or (ended.status == 1 and self.__name__ == "compare")
+        if is_done and (result is not None or not self.result):
             return cast(_Result, result)
         if launcher and not (ended.has_begun or ended.is_requested):
-            reason = f":\n{ended.message}" if ended.message else ", and has printed no message"
-            how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with status {ended.status}"
-            name = os.fsdecode(launcher[0])
-            raise InternalError(f"{name} {how} before {self.program} began{reason}", status=ended.status)
+            raise _launcher_error(self.program, launcher, ended)
+        raise self._error(operands, words, result, ended)
+
+    def _error(self, operands: Sequence[bytes], words: Sequence[bytes], result: Any, ended: FinishedProcess) -> Error:
+        """Return the exception for a program that has not done all. The parameters are those of ``_finish``, and the
+        ``result``, if there is one.
+        """
         from pcopy.api.wording import message_in_python, texts_of_caller
 
         details = {"status": ended.status, "result": result, "failures": ended.failures, "job": ended.job}
-        message = ended.message or f"{self.program} ended with status {ended.status}"
         reported = [*islice(ended.failures, _MOST_PATHS_IN_MESSAGE), *([ended.refusal] if ended.refusal else [])]
         paths = [*texts_of_caller(words), *(each.path for each in reported)]
+        message = ended.message or f"{self.program} ended with status {ended.status}"
         message = message_in_python(message, self.__name__, paths)
         if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
-            raise Stopped(message, **details)
+            return Stopped(message, **details)
         if ended.status == 2 and result is None:
             number, path = (ended.refusal.errno, ended.refusal.path) if ended.refusal else (0, b"")
-            raise Refused(message, status=2, errno=number or None, filename=path or None)
+            return Refused(message, status=2, errno=number or None, filename=path or None)
         if ended.status < 0:
-            raise InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
+            return InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
         if ended.status not in (0, 1, 2) or (result is None and self.result):
             lost = "" if ended.status > 1 else "; its output is not complete"
-            raise InternalError(f"{message}{lost}", **details)
-        if ended.status == 1 and self.__name__ == "compare":
-            return cast(_Result, result)
+            return InternalError(f"{message}{lost}", **details)
         if ended.status == 1 and self.difference:
-            raise Different(self.difference(operands, result), **details)
+            return Different(self.difference(operands, result), **details)
         if first := next(iter(ended.failures), None):
             reason = message_in_python(str(first), self.__name__, paths)
             message = f"{len(ended.failures)} failed; the first one: {reason}"
-        raise ItemsFailed(message, **details)
+        return ItemsFailed(message, **details)
 
     def _summary(self, ended: FinishedProcess) -> Any:
         """Return the summary as an object; None if there is none, or if it lacks a key."""
@@ -180,6 +182,13 @@ class Function(Generic[_Result]):
             return getattr(results, self.result).from_json(ended.summary, **more)
         except TypeError:
             return None
+
+
+def _launcher_error(program: str, launcher: Sequence[str | bytes], ended: FinishedProcess) -> InternalError:
+    """Return the exception for a launcher that has ended before the ``program`` began."""
+    reason = f":\n{ended.message}" if ended.message else ", and has printed no message"
+    how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with status {ended.status}"
+    return InternalError(f"{os.fsdecode(launcher[0])} {how} before {program} began{reason}", status=ended.status)
 
 
 def _refuse_missing_operands(function: str, words: Sequence[bytes], options: Mapping[str, Any]) -> None:
