@@ -161,6 +161,7 @@ def test_walk_that_ends_early_in_an_event_loop(wide: Path, way: str) -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+            assert wait_until(lambda: not processes_with(os.environ[TOKEN]), PROMPT)  # while the walk still exists
             return None
         if way == "aclose":
             await walk.aclose()
