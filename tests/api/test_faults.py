@@ -93,9 +93,7 @@ class TestDeadlines:
     def test_deadline_with_many_events(self, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Events that wait in the queue do not extend the time."""
         line = f"{progress_line(1)}\n".encode()
-        child(
-            area, monkeypatch, f"import os, time; [(os.write(2, {line!r}), time.sleep(0.01)) for _ in range(2000)]"
-        )
+        child(area, monkeypatch, f"import os, time; [(os.write(2, {line!r}), time.sleep(0.01)) for _ in range(2000)]")
         calls: list[object] = []
 
         def work_slowly(event: object) -> None:
