@@ -56,29 +56,38 @@ class RequestRefused(PcopyError):
     """The program refuses the request, because of its arguments or of what it finds on the file system; it has changed
     nothing yet.
 
-    ``path`` is the path that it concerns, and ``code`` the error number. By default, they are those of the exception
-    during whose handling the refusal is raised.
+    ``path`` is the path that it concerns; empty if there is none. ``code`` is the error number of the system; 0 if the
+    reason is another one. Unless given, they are those of the exception that is being handled.
     """
 
     status = EXIT_REFUSED
 
-    def __init__(self, text: str, status: int | None = None, *, path: bytes = b"", code: int = 0) -> None:
+    def __init__(
+        self, text: str, status: int | None = None, *, path: bytes | None = None, code: int | None = None
+    ) -> None:
         super().__init__(text, status)
-        self._path = path
-        self._code = code
+        self.path = _path_of_handled_exception() if path is None else path
+        self.code = _code_of_handled_exception() if code is None else code
 
-    @property
-    def path(self) -> bytes:
-        """The path that the refusal concerns; empty if there is none."""
-        return self._path or (self.__context__.path if isinstance(self.__context__, RequestRefused) else b"")
 
-    @property
-    def code(self) -> int:
-        """The error number of the system; 0 if the reason is another one."""
-        cause = None if self._code else self.__context__
-        while not (cause is None or isinstance(cause, (OSError, RequestRefused))):
-            cause = cause.__context__
-        return cause.code if isinstance(cause, RequestRefused) else cause.errno or 0 if cause else self._code
+def _path_of_handled_exception() -> bytes:
+    """Return the path of the refusal that is being handled; empty if there is none."""
+    error = sys.exception()
+    return error.path if isinstance(error, RequestRefused) else b""
+
+
+def _code_of_handled_exception() -> int:
+    """Return the error number of the exception that is being handled, or of the one during whose handling that was
+    raised, and so on; 0 if none has one.
+    """
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, RequestRefused):
+            return error.code
+        if isinstance(error, OSError):
+            return error.errno or 0
+        error = error.__context__
+    return 0
 
 
 class RequestPartlyRefused(PcopyError):

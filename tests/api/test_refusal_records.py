@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pcopy.errors import RequestRefused
 from tests.support.command import pcopy
 
 REFUSALS: dict[str, tuple[str, list[str], str, int]] = {
@@ -74,3 +75,33 @@ def test_record_without_permission(area: Path) -> None:
     (area / "closed").chmod(0o700)
     (record,) = records(area, "pcopy", "--errors=/dev/stderr", "closed/file", "/dev/shm/none/copy", user=65534)
     assert (record["path"], record["errno"]) == ("closed/file", errno.EACCES)
+
+
+HANDLED: dict[str, tuple[list[Exception], dict[str, Any], bytes, int]] = {
+    "none": ([], {}, b"", 0),
+    "system": ([OSError(errno.EIO, "failed")], {}, b"", errno.EIO),
+    "system without a number": ([OSError("failed")], {}, b"", 0),
+    "refusal": ([RequestRefused("no", path=b"a", code=errno.EPERM)], {}, b"a", errno.EPERM),
+    "other, because of the system": ([OSError(errno.EIO, "failed"), ValueError()], {}, b"", errno.EIO),
+    "other, because of a refusal": ([RequestRefused("no", path=b"a", code=3), ValueError()], {}, b"", 3),
+    "path is given": ([RequestRefused("no", path=b"a", code=3)], {"path": b"b"}, b"b", 3),
+    "number is given": ([RequestRefused("no", path=b"a", code=3)], {"code": 4}, b"a", 4),
+    "neither is wanted": ([RequestRefused("no", path=b"a", code=3)], {"path": b"", "code": 0}, b"", 0),
+}
+"""Exceptions that are handled, each one while the one before is, the values given, and the resulting path and number."""
+
+
+def refused_while_handling(exceptions: list[Exception], given: dict[str, Any]) -> RequestRefused:
+    if not exceptions:
+        return RequestRefused("refused", **given)
+    try:
+        raise exceptions[0]
+    except Exception:
+        return refused_while_handling(exceptions[1:], given)
+
+
+@pytest.mark.parametrize("case", HANDLED)
+def test_path_and_number_are_those_of_the_handled_exception_unless_given(case: str) -> None:
+    exceptions, given, path, number = HANDLED[case]
+    refused = refused_while_handling(exceptions, given)
+    assert (refused.path, refused.code) == (path, number)
