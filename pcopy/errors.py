@@ -90,6 +90,14 @@ def _code_of_handled_exception() -> int:
     return 0
 
 
+def path_refused(path: bytes, reason: object, *, code: int | None = None, option: str = "") -> RequestRefused:
+    """Return a refusal because of ``path``. Its text is the option that names the path or a list with it, if given,
+    the path and the reason.
+    """
+    prefix = f"{option} " if option else ""
+    return RequestRefused(f"{prefix}{printable_path(path)}: {reason}", path=path, code=code)
+
+
 class RequestPartlyRefused(PcopyError):
     """The program has carried out a part of the request; another part was refused, or it is uncertain whether it was
     carried out.

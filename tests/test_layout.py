@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -324,6 +325,49 @@ def test_imported_modules_of_the_package_exist() -> None:
             path = ROOT.joinpath(*found.module.split("."))
             compiled = path.with_suffix(".pyi")  # built from C, where there is a compiler
             assert path.is_dir() or path.with_suffix(".py").is_file() or compiled.is_file(), str(found)
+
+
+def names_path_twice(call: ast.Call) -> bool:
+    """True if a refusal has the same path as argument and at the beginning of its text, or after an option there:
+    ``path_refused`` does so.
+    """
+    paths = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "path"]
+    if not (paths and call.args and isinstance(call.func, ast.Name) and isinstance(call.args[0], ast.JoinedStr)):
+        return False
+    text = ast.unparse(call.args[0])[2:]
+    shown = re.escape(f"{{printable_path({paths[0]})}}: ")
+    return re.match(rf"(\S+ )?{shown}", text) is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ('RequestRefused(f"{printable_path(a.b)}: is a file", path=a.b)', True),
+        ('RequestRefused(f"--page {printable_path(fsencode(a))}: is a file", path=fsencode(a))', True),
+        ('RequestRefused(f"{option} {printable_path(a)}: {why}", path=a, code=2)', True),
+        ('RequestRefused(f"--page: {printable_path(a)}: {why}", path=a)', True),
+        ('RequestRefused(f"{printable_path(b)}: {why}", path=a)', False),
+        ('RequestRefused(f"the file {printable_path(a)}: {why}", path=a)', False),
+        ('RequestRefused(f"{printable_path(a)} and {printable_path(b)}: the same file", path=a)', False),
+        ('path_refused(a, "is a file")', False),
+    ],
+)
+def test_paths_that_are_named_twice_are_found(code: str, expected: bool) -> None:
+    (call,) = (node for node in ast.parse(code).body if isinstance(node, ast.Expr))
+    assert isinstance(call.value, ast.Call)
+    assert names_path_twice(call.value) is expected
+
+
+def test_refusals_name_the_path_once() -> None:
+    """If a call named it in the text and as argument, a change of one of the two could be forgotten for the other."""
+    found = [
+        f"{module_of(file)}: line {node.lineno}"
+        for file in sources()
+        if file != PACKAGE / "errors.py"
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Call) and names_path_twice(node)
+    ]
+    assert found == []
 
 
 def test_source_files_are_not_too_long() -> None:

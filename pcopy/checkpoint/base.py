@@ -35,10 +35,9 @@ from pcopy.checkpoint.record import checked_labelled_counts, is_tuple_of_ints, t
 from pcopy.engine.backlog import FULL_FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task, task_batches
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.syncer import sync_file_if_supported
-from pcopy.text import printable_path
 
 RUN_BASE_FORMAT = "pcopy-base"
 """Name of the format, at the beginning of each file with the tasks with which a rank begins a run."""
@@ -163,9 +162,7 @@ def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterato
         with value_error_as_damaged_file_error(path, frame.offset):
             yield from map(task_from_fields, value)
         count += len(value)
-    raise RequestRefused(
-        f"{printable_path(path)}: damaged: the file ends after {count} tasks, without its last record", path=path
-    )
+    raise path_refused(path, f"damaged: the file ends after {count} tasks, without its last record")
 
 
 def _checked_initial_tasks_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> InitialTasksFileHeader:
@@ -200,9 +197,7 @@ def first_frame_fields(path: bytes, frame: RecordFrame, name: str) -> tuple[Any,
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
         raise damaged_file_error(path, 0, f"the file does not have the format {name}")
     if value[1] != JOB_FORMAT_VERSION:
-        raise RequestRefused(
-            f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; "
-            f"{OTHER_VERSION_ADVICE}",
-            path=path,
+        raise path_refused(
+            path, f"version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; {OTHER_VERSION_ADVICE}"
         )
     return value[2:]

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
 from pcopy.checkpoint.layout import JOB_FILE
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fsio.close import closing_descriptor, names_in_directory
 from pcopy.fsio.durable import Durability, replacing_file, sync_directory_at
 from pcopy.fsio.retries import open_with_retries
@@ -88,13 +88,9 @@ def opened_trusted_directory(path: bytes) -> Iterator[int]:
             descriptor = open_with_retries(name, _OPEN_DIRECTORY_FLAGS, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
-            raise RequestRefused(
-                f"{printable_path(path)}: is a symbolic link; name the job directory itself", path=path
-            ) from None
+            raise path_refused(path, "is a symbolic link; name the job directory itself") from None
         advice = "; name a job directory, or one that does not exist yet" if error.errno == errno.ENOTDIR else ""
-        raise RequestRefused(
-            f"{printable_path(path)}: cannot be opened as a job directory: {error.strerror}{advice}", path=path
-        ) from None
+        raise path_refused(path, f"cannot be opened as a job directory: {error.strerror}{advice}") from None
     with closing_descriptor(descriptor):
         check_owner_and_mode(path, os.fstat(descriptor))
         yield descriptor
@@ -132,9 +128,7 @@ def make_directories(path: bytes, *, durable: bool = True) -> list[bytes]:
             remove_empty_directories(made)
             if not isinstance(error, OSError):
                 raise
-            raise RequestRefused(
-                f"{printable_path(path)}: cannot create the directory: {error.strerror}; {CHECKPOINT_ADVICE}", path=path
-            ) from None
+            raise path_refused(path, f"cannot create the directory: {error.strerror}; {CHECKPOINT_ADVICE}") from None
     return made
 
 
@@ -164,20 +158,14 @@ def check_can_make_directory(path: bytes) -> None:
     except NotADirectoryError:
         pass
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: cannot be created: {error.strerror}; {CHECKPOINT_ADVICE}", path=path
-        ) from None
+        raise path_refused(path, f"cannot be created: {error.strerror}; {CHECKPOINT_ADVICE}") from None
     if not os.path.isdir(nearest):
-        raise RequestRefused(
-            f"{printable_path(nearest)}: not a directory, so {printable_path(path)} cannot be created in it; "
-            f"{CHECKPOINT_ADVICE}",
-            path=nearest,
+        raise path_refused(
+            nearest, f"not a directory, so {printable_path(path)} cannot be created in it; {CHECKPOINT_ADVICE}"
         )
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        raise RequestRefused(
-            f"{printable_path(path)}: cannot be created: no write permission in {printable_path(nearest)}; "
-            f"{CHECKPOINT_ADVICE}",
-            path=path,
+        raise path_refused(
+            path, f"cannot be created: no write permission in {printable_path(nearest)}; {CHECKPOINT_ADVICE}"
         )
 
 
@@ -220,12 +208,10 @@ def opened_trusted_file(path: bytes) -> Iterator[BinaryIO]:
         with _opened_parent(path) as (around, name):
             descriptor = open_with_retries(name, _OPEN_FILE_FLAGS, dir_fd=around)
     except FileNotFoundError:
-        raise RequestRefused(
-            f"{printable_path(path)}: is missing; without it the job cannot be resumed", path=path
-        ) from None
+        raise path_refused(path, "is missing; without it the job cannot be resumed") from None
     except OSError as error:
         reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
-        raise RequestRefused(f"{printable_path(path)}: {reason}", path=path) from None
+        raise path_refused(path, reason) from None
     with _trusted_stream(descriptor, path) as stream:
         yield stream
 
@@ -241,7 +227,7 @@ def _trusted_stream(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
     with closing_descriptor(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise RequestRefused(f"{printable_path(path)}: is not a regular file", path=path)
+            raise path_refused(path, "is not a regular file")
         check_owner_and_mode(path, status)
         yield os.fdopen(descriptor, "rb", closefd=False)
 
@@ -298,10 +284,7 @@ def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
             if is_job
             else _START_AGAIN_ADVICE
         )
-        raise RequestRefused(
-            f"{printable_path(path)}: belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}",
-            path=path,
-        )
+        raise path_refused(path, f"belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}")
     again = "remove it and start the job again" if is_job else _START_AGAIN_ADVICE
     advice = (
         f"chmod go-w it, or {_NEW_JOBS_ADVICE}"
@@ -309,4 +292,4 @@ def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
         else f"if they have changed nothing, chmod go-w it; otherwise {again}"
     )
     mode = stat.S_IMODE(status.st_mode)
-    raise RequestRefused(f"{printable_path(path)}: others may write to it (mode {mode:04o}); {advice}", path=path)
+    raise path_refused(path, f"others may write to it (mode {mode:04o}); {advice}")

@@ -29,11 +29,10 @@ from typing import BinaryIO
 from pcopy.checkpoint.directory import AnyPath, create_file, opened_trusted_file
 from pcopy.checkpoint.layout import run_directory_name, task_record_file_name
 from pcopy.checkpoint.record import EpochTaskRecord
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
 from pcopy.fsio.syncer import sync_file_if_supported
-from pcopy.text import printable_path
 
 _FRAME_HEADER = struct.Struct(">Q16s")
 """Format of the header of a frame (a part of a file that is written at once): length and digest of the data that
@@ -117,9 +116,7 @@ def damaged_file_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
     """Return the error that refuses the file ``path`` because it is damaged at the byte ``offset``; ``why`` describes
     the damage.
     """
-    return RequestRefused(
-        f"{printable_path(os.fsencode(path))}: damaged at byte {offset}: {why}", path=os.fsencode(path)
-    )
+    return path_refused(os.fsencode(path), f"damaged at byte {offset}: {why}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import suppress
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fsio.close import closing_descriptor, names_in_directory
 from pcopy.fsio.durable import boot_id, boot_ids_of_job, sync_directory_at
 from pcopy.fsio.retries import open_with_retries
@@ -149,10 +149,8 @@ def check_only_job_files(path: bytes, descriptor: int) -> None:
     """
     for name in names_of_entries(descriptor):
         if not is_job_file_name(name):
-            raise RequestRefused(
-                f"{printable_path(path)}: contains {printable_path(name)}, which pcopy did not create; name a new or "
-                "an empty directory",
-                path=path,
+            raise path_refused(
+                path, f"contains {printable_path(name)}, which pcopy did not create; name a new or an empty directory"
             )
 
 

@@ -62,7 +62,7 @@ from pcopy.checkpoint.record import (
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import printable_path
@@ -147,9 +147,7 @@ def write_first_run(
     job = os.fsencode(job_dir)
     check_trusted_directory(job)
     if is_run_recorded(job):
-        raise RequestRefused(
-            f"{printable_path(job)}: holds a job that has begun; resume it, or remove the directory", path=job
-        )
+        raise path_refused(job, "holds a job that has begun; resume it, or remove the directory")
     first = JobProgress(run, size, phase, 0, tuple(counts))
     _write_files_of_new_run(job, first, tasks, io.BytesIO)
     return first

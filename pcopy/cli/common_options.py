@@ -16,7 +16,7 @@ from pcopy.cli.argument_types import (
     parse_rate,
     parse_seconds,
 )
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.signature.algorithms import ALGORITHM_NAMES, DEFAULT_ALGORITHM
 from pcopy.tasks.base.job import Options
@@ -491,9 +491,7 @@ def _refuse_invalid_file_name(option: str, file: str | None, directories: bool =
             "-vv shows what is done, --json prints the summary"
         )
     if directories and file and os.path.basename(file) in {"", ".", ".."}:
-        raise RequestRefused(
-            f"{printable_path(os.fsencode(file))}: is a directory by its spelling; name a file", path=os.fsencode(file)
-        )
+        raise path_refused(os.fsencode(file), "is a directory by its spelling; name a file")
 
 
 def refuse_unused_stripe_table(values: Namespace) -> None:

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.named_file import UntrustedFileError, WrongFileTypeError, open_named_file_to_read
 from pcopy.jobs.suggestions import suggestion_for_missing_path
@@ -49,10 +49,7 @@ def read_config_file(path: bytes) -> dict[str, YamlValue]:
     except OSError as error:
         raise _unreadable_config_error(path, error) from None
     if len(contents) > MAX_CONFIG_SIZE:
-        raise RequestRefused(
-            f"{printable_path(path)}: is larger than {MAX_CONFIG_SIZE >> 20} MiB, the limit for a configuration file",
-            path=path,
-        )
+        raise path_refused(path, f"is larger than {MAX_CONFIG_SIZE >> 20} MiB, the limit for a configuration file")
     try:
         return load_yaml(contents, is_handwritten=True)
     except YamlError as flaw:
@@ -74,24 +71,15 @@ def _read_up_to_limit(descriptor: int) -> bytes:
 def _unreadable_config_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception whose message says why the configuration file ``path`` cannot be read, and what to do."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
-        return RequestRefused(
-            f"{printable_path(path)}: does not exist; "
-            f"{suggestion_for_missing_path(path) or 'check the name after --config'}",
-            path=path,
+        return path_refused(
+            path, f"does not exist; {suggestion_for_missing_path(path) or 'check the name after --config'}"
         )
     if isinstance(error, WrongFileTypeError):
-        return RequestRefused(
-            f"{printable_path(path)}: is not a regular file, as a configuration file has to be", path=path
-        )
+        return path_refused(path, "is not a regular file, as a configuration file has to be")
     if isinstance(error, UntrustedFileError):
-        return RequestRefused(
-            f"{printable_path(path)}: cannot be used as configuration file: {error.strerror}", path=path
-        )
+        return path_refused(path, f"cannot be used as configuration file: {error.strerror}")
     if isinstance(error, FileNotFoundError):
-        return RequestRefused(
-            f"{printable_path(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it",
-            path=path,
-        )
+        return path_refused(path, "the configuration is a symbolic link that leads nowhere; remove or correct it")
     advice = ", or set XDG_CONFIG_HOME to another directory" if _is_default_user_config(path) else ""
     text = f"{printable_path(path)}: the configuration cannot be read: {error.strerror}"
     return RequestRefused(f"{text}; remove the cause{advice}")

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import Option, parse_age
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.jobs.paths import absolute_path
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.text import printable_path
@@ -193,7 +193,7 @@ def _lines_of_pattern_file(text: str) -> Sequence[bytes]:
     except OSError as error:
         advice = suggestion_for_missing_path(path) if isinstance(error, FileNotFoundError) else ""
         why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
-        raise RequestRefused(f"--exclude-from: {printable_path(path)}: {why}", path=path) from None
+        raise path_refused(path, why, option="--exclude-from:") from None
     if len(contents) > MAX_PATTERN_FILE_SIZE:
         raise ValueError("the file is too large: a file of patterns may have at most 16 MiB")
     lines = [line for _, line in islice(patterns_in_file(contents), MAX_PATTERNS + 1)]

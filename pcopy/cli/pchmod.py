@@ -13,7 +13,7 @@ from pcopy.cli.common_options import COMMON_OPTIONS
 from pcopy.cli.filter_options import FILTER_OPTIONS
 from pcopy.cli.mistakes import ADVICE_OF_PCHMOD
 from pcopy.cli.tree_program import TreeProgramCommandLine
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ def _requested_mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _M
         if not paths:
             raise RequestRefused("MODE and PATH expected; see pchmod --help")
         if not _is_valid_mode(first):
-            raise RequestRefused(
-                f"{printable_path(paths[0])}: is not a mode; {_missing_mode_advice(paths)}", path=paths[0]
-            )
+            raise path_refused(paths[0], f"is not a mode; {_missing_mode_advice(paths)}")
         return _ModeAndPaths(first, paths[1:])
     if not _is_valid_mode(first):
         return _ModeAndPaths("", paths)
@@ -211,7 +209,7 @@ def _file_opened_for_status(option: str, file: str) -> Iterator[int]:
             descriptor = stack.enter_context(item_opened_for_status(path))
         except OSError as error:
             advice = "; name a file that is there" if isinstance(error, FileNotFoundError) else ""
-            raise RequestRefused(f"{option} {printable_path(path)}: {error.strerror}{advice}", path=path) from None
+            raise path_refused(path, f"{error.strerror}{advice}", option=option) from None
         yield descriptor
 
 
@@ -237,9 +235,7 @@ def _read_acls(file: str | None) -> tuple[bytes, bytes]:
             except OSError as error:
                 if error.errno != errno.ENODATA:
                     why = f"cannot read its ACL: {error.strerror}"
-                    raise RequestRefused(
-                        f"--acl-from {printable_path(os.fsencode(file))}: {why}", path=os.fsencode(file)
-                    ) from None
+                    raise path_refused(os.fsencode(file), why, option="--acl-from") from None
     return found[ACCESS_ACL_XATTR], found[DEFAULT_ACL_XATTR]
 
 

@@ -20,9 +20,8 @@ from pcopy.cli.common_options import (
 )
 from pcopy.cli.mistakes import ADVICE_OF_PDBENCH
 from pcopy.cli.program import ProgramCommandLine
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.backend.choose import backend_name
-from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -203,10 +202,7 @@ exit status:
             raise RequestRefused("DIR is the empty string: name a directory")
         refuse_invalid_file_names(values, "errors", "svg")
         if values.svg and not values.svg.endswith(".svg"):
-            raise RequestRefused(
-                f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: the name must end in .svg",
-                path=values.svg.encode(errors="surrogateescape"),
-            )
+            raise path_refused(values.svg.encode(errors="surrogateescape"), "the name must end in .svg", option="--svg")
         if values.blocks is DEFAULT_BLOCK_SIZES:
             values.blocks = tuple(block for block in DEFAULT_BLOCK_SIZES if block <= values.size) or (values.size,)
         if any(block > values.size for block in values.blocks):

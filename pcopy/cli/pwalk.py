@@ -15,8 +15,7 @@ from pcopy.cli.filter_options import FILTER_OPTIONS, requested_selection
 from pcopy.cli.mistakes import ADVICE_OF_PWALK, similar_choice_hint
 from pcopy.cli.program import ParsedCommandLine
 from pcopy.cli.tree_program import TreeProgramCommandLine
-from pcopy.errors import RequestRefused
-from pcopy.text import printable_path
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.walk.expression import (
     ADVICE_FOR_UNSUPPORTED_TESTS,
     ARGUMENT_COUNTS,
@@ -255,10 +254,7 @@ exit status:
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
-            raise RequestRefused(
-                f"--page {printable_path(os.fsencode(values.page))}: the name must end in .html",
-                path=os.fsencode(values.page),
-            )
+            raise path_refused(os.fsencode(values.page), "the name must end in .html", option="--page")
         if values.json and not (outputs or values.summary):
             raise RequestRefused(
                 "--json prints a summary, not a list: add --summary or --output, or write --json-lines for a list"

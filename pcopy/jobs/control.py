@@ -16,7 +16,7 @@ from typing import Any
 from pcopy.checkpoint import directory as files
 from pcopy.checkpoint.directory import opened_trusted_directory
 from pcopy.checkpoint.layout import CONTROL_FILE, JOB_FILE, PROGRESS_FILE
-from pcopy.errors import RequestPartlyRefused, RequestRefused
+from pcopy.errors import RequestPartlyRefused, RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.directories import NoJobInDirectoryError, open_job
 from pcopy.jobs.lock import lock_holders
@@ -125,7 +125,7 @@ def send_control_request(
     try:
         write_json_object(path, CONTROL_FILE, with_order)
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be written: {error.strerror}") from None
     try:
         return _wait_for_answer_in_progress_file(path, run, until, clock, lambda progress: progress["control"] == order)
     except RequestRefused:
@@ -138,9 +138,7 @@ def _refuse_unless_running(path: bytes) -> None:
         open_job(path)
         active = lock_holders(path)
     except NoJobInDirectoryError:
-        raise RequestRefused(
-            f"{printable_path(path)}: no job runs there; pcopy --jobs lists all jobs", path=path
-        ) from None
+        raise path_refused(path, "no job runs there; pcopy --jobs lists all jobs") from None
     if not any(holder.rank == 0 for holder in active):
         shown = printable_path(path)
         raise RequestRefused(f"{shown}: the job is not running; to resume it: pcopy --resume {shown}")

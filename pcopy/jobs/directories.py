@@ -33,7 +33,7 @@ from pcopy.checkpoint.layout import (
     names_of_entries,
     remove_job_files,
 )
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory, sync_directory_at
 from pcopy.jobs.job_file import JOB_OVER, JobFile, JobFileVersionError, JobRoot, decode_job, decode_nonce, encode_job
@@ -50,7 +50,10 @@ A killed process has left it there. A younger one may belong to a process that i
 
 
 class NoJobInDirectoryError(RequestRefused):
-    """Error: the directory contains no job."""
+    """Error: the directory contains no job. ``advice`` is added to the message."""
+
+    def __init__(self, directory: bytes, advice: str = "") -> None:
+        super().__init__(f"{printable_path(directory)}: no job is in this directory{advice}", path=directory)
 
 
 class UnreadableJobError(RequestRefused):
@@ -231,10 +234,7 @@ def _write_new_job(
     """
     try:
         if _contains_unfinished_job(path, descriptor):
-            raise RequestRefused(
-                f"{printable_path(path)}: contains a job already; --resume or --discard it, or name another directory",
-                path=path,
-            )
+            raise path_refused(path, "contains a job already; --resume or --discard it, or name another directory")
     except BaseException:
         lock.close()
         raise
@@ -269,7 +269,7 @@ def has_unfinished_job(path: bytes) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be examined: {error.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be examined: {error.strerror}") from None
     with opened_trusted_directory(path) as descriptor:
         return _contains_unfinished_job(path, descriptor)
 
@@ -311,7 +311,7 @@ def open_and_lock_unfinished_job(path: bytes) -> tuple[StoredJob, RankLock]:
     job, lock = open_and_lock_job(path)
     if job.file.state == JOB_OVER:
         lock.close()
-        raise RequestRefused(f"{printable_path(path)}: the job is finished, and cannot be resumed", path=path)
+        raise path_refused(path, "the job is finished, and cannot be resumed")
     return job, lock
 
 
@@ -354,7 +354,7 @@ def _job_finished_meanwhile_error(path: bytes) -> RequestRefused:
     """Return the error for the job in ``path`` that another process finished or removed after this process had found
     it.
     """
-    return RequestRefused(f"{printable_path(path)}: the job has finished or was removed in the meantime", path=path)
+    return path_refused(path, "the job has finished or was removed in the meantime")
 
 
 def write_job_file(job: StoredJob) -> None:
@@ -376,7 +376,7 @@ def unfinished_jobs(state: bytes) -> list[ListedJob]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RequestRefused(f"{printable_path(state)}: cannot be examined: {error.strerror}", path=state) from None
+        raise path_refused(state, f"cannot be examined: {error.strerror}") from None
     with opened_trusted_directory(state) as descriptor:
         there = names_of_entries(descriptor)
     good, bad = [], []
@@ -452,7 +452,7 @@ def remove_unreadable_job(path: bytes) -> None:
     with opened_trusted_directory(path) as descriptor:
         check_only_job_files(path, descriptor)
         if b"lock-0" not in names_of_entries(descriptor):  # A file "job" without a lock may belong to any program.
-            raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory", path=path)
+            raise NoJobInDirectoryError(path)
         _remove_job_files(path, descriptor, take_lock_unless_job_is_locked(path))
 
 
@@ -478,9 +478,7 @@ def _remove_job_files(path: bytes, descriptor: int, lock: RankLock, *, durable: 
         if durable:
             sync_directory(descriptor)
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: the job cannot be removed: {error.strerror}", path=path
-        ) from None
+        raise path_refused(path, f"the job cannot be removed: {error.strerror}") from None
     remaining = [name for name in names_of_entries(descriptor) if not name.startswith(NFS_SILLY_PREFIX)]
     if not remaining:
         files.remove_empty_directories(
@@ -529,7 +527,7 @@ def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor:
             raise FileNotFoundError
         return decoded(contents)
     except FileNotFoundError:
-        raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory", path=path) from None
+        raise NoJobInDirectoryError(path) from None
     except OSError as error:
         raise RequestRefused(f"{where}: cannot be read: {error.strerror}", path=path) from None
     except ValueError as error:
@@ -553,6 +551,4 @@ def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bo
 
 def _job_not_recorded_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception for a job whose file in the directory ``path`` cannot be written because of ``error``."""
-    return RequestRefused(
-        f"{printable_path(path)}: the job cannot be recorded: {error.strerror}; {CHECKPOINT_ADVICE}", path=path
-    )
+    return path_refused(path, f"the job cannot be recorded: {error.strerror}; {CHECKPOINT_ADVICE}")

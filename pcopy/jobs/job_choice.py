@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.jobs.directories import (
     ListedJob,
     NoJobInDirectoryError,
@@ -82,9 +82,7 @@ def path_of_named_job(word: bytes) -> bytes:
     path = absolute_path(word)
     if os.path.lexists(path):
         return path
-    raise RequestRefused(
-        f"{printable_path(word)}: there is no such job; {_advice_about_unknown_job(word)}", path=word, code=errno.ENOENT
-    )
+    raise path_refused(word, f"there is no such job; {_advice_about_unknown_job(word)}", code=errno.ENOENT)
 
 
 def _advice_about_unknown_job(word: bytes) -> str:
@@ -112,9 +110,8 @@ def _adding_job_name_to_error(path: bytes) -> Iterator[None]:
         for listed in unfinished_jobs(state_directory()):
             roots = listed.file.roots if listed.file else ()
             if any(real in (source_path(root), root.target, target_path(root)) for root in roots):
-                raise NoJobInDirectoryError(
-                    f"{none}; did you mean job {job_name(listed.path)}, which copies from or to this directory?"
-                ) from None
+                advice = f"; did you mean job {job_name(listed.path)}, which copies from or to this directory?"
+                raise NoJobInDirectoryError(none.path, advice) from None
         raise
 
 

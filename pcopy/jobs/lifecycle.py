@@ -21,6 +21,7 @@ from pcopy.errors import (
     RESOURCE_EXCEPTIONS,
     InvariantBroken,
     RequestRefused,
+    path_refused,
     resource_error_text,
 )
 from pcopy.fast_named_tuple import NamedTuple
@@ -112,9 +113,7 @@ def directory_errors_as_refusal(directory: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(directory)}: cannot be written: {error.strerror}", path=directory
-        ) from None
+        raise path_refused(directory, f"cannot be written: {error.strerror}") from None
 
 
 class JobDirectory:
@@ -325,10 +324,10 @@ def _refuse_job_directory_in_roots(directory: bytes, roots: Sequence[Root]) -> N
     real = os.path.realpath(directory)
     for tree in (*map(source_path, roots), destination_path(roots)):
         if is_in_tree(real, tree):
-            raise RequestRefused(
-                f"{printable_path(directory)}: lies in {printable_path(tree)}, which is copied from or to; name "
-                "another directory for the job, outside of SRC and DST (--checkpoint DIR)",
-                path=directory,
+            raise path_refused(
+                directory,
+                f"lies in {printable_path(tree)}, which is copied from or to; name another directory for the job, "
+                "outside of SRC and DST (--checkpoint DIR)",
             )
 
 

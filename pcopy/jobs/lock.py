@@ -23,7 +23,7 @@ from _weakref import ref
 
 from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, opened_trusted_directory
 from pcopy.checkpoint.layout import LOCK_FILE_PATTERN
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, names_in_directory
 from pcopy.fsio.retries import open_with_retries
@@ -123,7 +123,7 @@ def take_lock(path: bytes, rank: int) -> RankLock:
         os.write(descriptor, json.dumps(values).encode() + b"\n")
     except OSError as error:
         lock.close()
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be written: {error.strerror}") from None
     return lock
 
 
@@ -170,17 +170,11 @@ def _open_lock_file(directory: int, name: bytes, path: bytes) -> int:
     try:
         descriptor = open_with_retries(name, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600, dir_fd=directory)
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(os.path.join(path, name))}: cannot be opened: {error.strerror}",
-            path=os.path.join(path, name),
-        ) from None
+        raise path_refused(os.path.join(path, name), f"cannot be opened: {error.strerror}") from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
         os.close(descriptor)
-        raise RequestRefused(
-            f"{printable_path(os.path.join(path, name))}: not a lock file of this user; remove it",
-            path=os.path.join(path, name),
-        )
+        raise path_refused(os.path.join(path, name), "not a lock file of this user; remove it")
     return descriptor
 
 
@@ -201,9 +195,7 @@ def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
             return False
         is_job = os.path.lexists(os.path.join(path, b"job"))
         advice = _MOVE_JOB_ADVICE if is_job else CHECKPOINT_ADVICE
-        raise RequestRefused(
-            f"{printable_path(path)}: files in it cannot be locked: {error.strerror}; {advice}", path=path
-        ) from None
+        raise path_refused(path, f"files in it cannot be locked: {error.strerror}; {advice}") from None
     return True
 
 

@@ -29,7 +29,7 @@ from operator import itemgetter
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.engine.backlog import OpenSpool, SpoolFileBacklog
 from pcopy.engine.task import ANY_RANK, Task
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
@@ -280,9 +280,7 @@ class MissingDirectoryRepair:
             try:
                 target_directory = open_with_retries(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
-                raise RequestRefused(
-                    f"{printable_path(target)}: cannot be opened: {error.strerror}", path=target
-                ) from None
+                raise path_refused(target, f"cannot be opened: {error.strerror}") from None
             with closing_descriptor(target_directory):
                 mounted, codes = mounts_below(target, self._mounts), mount_codes(self._roots)
                 for number, of_root in groupby(_unique_sorted_directories(places), key=lambda found: found[0].root):
@@ -293,10 +291,7 @@ class MissingDirectoryRepair:
                     self._check_directories(below, of_root)
         if self._is_listed and self._removed.parents:
             reason = "gone from the destination since the job was interrupted, and with --from it is not created again"
-            raise RequestRefused(
-                f"{printable_path(self._first['gone'])}: {reason}: discard the job, and start a new one",
-                path=self._first["gone"],
-            )
+            raise path_refused(self._first["gone"], f"{reason}: discard the job, and start a new one")
 
     def _check_directories(self, targets: DirectoriesBelowRoot, places: Iterable[tuple[Place, bool]]) -> None:
         """Open the directories of one root, a directory before those below it, and record those that were removed or

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.retries import open_with_retries
@@ -211,9 +211,7 @@ def refuse_file_in_source(option: str, file: bytes, roots: Sequence[Root], effec
     for root in roots:
         if is_in_tree(real, source_path(root)):
             tree = printable_path(root.source_shown or b".")
-            raise RequestRefused(
-                f"{option} {printable_path(file)}: lies in {tree}, which {effect}; name another file", path=file
-            )
+            raise path_refused(file, f"lies in {tree}, which {effect}; name another file", option=option)
 
 
 def positions_in_sources(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
@@ -252,20 +250,15 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
             status = os.stat(path) if contents or follow else os.lstat(path)
         except FileNotFoundError:
             if follow and os.path.lexists(stem):
-                raise RequestRefused(
-                    f"{printable_path(path)}: a symbolic link that leads nowhere, so -L cannot follow the link",
-                    path=path,
-                ) from None
+                raise path_refused(path, "a symbolic link that leads nowhere, so -L cannot follow the link") from None
             advice = (
                 _remote_path_advice(path)
                 or suggestion_for_missing_path(path)
                 or "check the name, and the order: SRC comes before DST"
             )
-            raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}", path=path) from None
+            raise path_refused(path, f"does not exist; {advice}") from None
         except NotADirectoryError:
-            raise RequestRefused(
-                f"{printable_path(path)}: not a directory; leave out what follows the name of the file", path=path
-            ) from None
+            raise path_refused(path, "not a directory; leave out what follows the name of the file") from None
         if stat.S_ISDIR(status.st_mode):
             directory, item = os.path.realpath(path, strict=True), b""
             identity = _identity_of_directory(directory)
@@ -304,17 +297,11 @@ def _examine_destination(path: bytes) -> _DestinationArgument:
             if _special_file_type(path, entry)
             else "leave out the trailing slash to replace it by a file"
         )
-        raise RequestRefused(f"{printable_path(path)}: not a directory; {advice}", path=path, code=errno.ENOTDIR)
+        raise path_refused(path, f"not a directory; {advice}", code=errno.ENOTDIR)
     if directory is None and name in {b".", b".."}:
-        raise RequestRefused(
-            f"{printable_path(path)}: does not exist; make the directory first", path=path, code=errno.ENOENT
-        )
+        raise path_refused(path, "does not exist; make the directory first", code=errno.ENOENT)
     if entry is None and not parent and re.match(_REMOTE_HOST_PREFIX, name) and (advice := _remote_path_advice(path)):
-        raise RequestRefused(
-            f"{printable_path(path)}: does not exist; {advice}; {_local_file_name_advice(path)}",
-            path=path,
-            code=errno.ENOENT,
-        )
+        raise path_refused(path, f"does not exist; {advice}; {_local_file_name_advice(path)}", code=errno.ENOENT)
     return _DestinationArgument(path, slash, directory, entry, parent or b".", name)
 
 
@@ -326,7 +313,7 @@ def _refuse_remote_path(path: bytes) -> None:
     """
     user, at, _ = path.partition(b":")[0].partition(b"@")
     if user and at and (advice := _remote_path_advice(path)):
-        raise RequestRefused(f"{printable_path(path)}: {advice}; {_local_file_name_advice(path)}", path=path)
+        raise path_refused(path, f"{advice}; {_local_file_name_advice(path)}")
 
 
 def _local_file_name_advice(path: bytes) -> str:
@@ -354,10 +341,7 @@ def _refuse_special_file(sources: Sequence[_SourceArgument], destination: _Desti
         into = f"dd if={source} of={target} bs=4M" if kind == _BLOCK_DEVICE else f"cat {source} > {target}"
         is_written_into = len(sources) == 1 and sources[0].item and kind != _SOCKET
         advice = f"to write into it: {into}" if is_written_into else "name another DST"
-        raise RequestRefused(
-            f"{printable_path(destination.argument)}: a {kind}, which is not replaced; {advice}",
-            path=destination.argument,
-        )
+        raise path_refused(destination.argument, f"a {kind}, which is not replaced; {advice}")
 
 
 def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
@@ -401,9 +385,9 @@ def _refuse_equal_targets(
         problem = "not a directory"
         if destination.entry is None:
             problem = f"does not exist; {suggestion_for_missing_directory(destination.argument, 'create it first')}"
-        raise RequestRefused(
-            f"{printable_path(destination.argument)}: {problem}: several SRC need an existing directory as DST",
-            path=destination.argument,
+        raise path_refused(
+            destination.argument,
+            f"{problem}: several SRC need an existing directory as DST",
             code=errno.ENOENT if destination.entry is None else errno.ENOTDIR,
         )
     by_name: dict[bytes, _SourceArgument] = {}
@@ -437,30 +421,28 @@ def _target_of_source(
     (``-T``). Raise ``RequestRefused`` if the source cannot be copied to DST: a directory onto a file, for
     example.
     """
-    given = printable_path(destination.argument)
     if destination.directory is not None:
         if not source.item and (source.is_contents or no_target_directory):
             return destination.directory, b""
         if not no_target_directory:
             return destination.directory, source.name
         if destination.has_slash or (destination.entry and stat.S_ISLNK(destination.entry.st_mode)):
-            raise RequestRefused(
-                f"{given}: a directory, which {printable_path(source.argument)} cannot replace; leave out -T to copy "
-                "into it",
-                path=destination.argument,
+            raise path_refused(
+                destination.argument,
+                f"a directory, which {printable_path(source.argument)} cannot replace; leave out -T to copy into it",
                 code=errno.EISDIR,
             )
     elif not source.item and destination.entry is not None:
-        raise RequestRefused(
-            f"{given}: not a directory, but {printable_path(source.argument)} is one; remove {given} or name another "
-            "DST",
-            path=destination.argument,
+        raise path_refused(
+            destination.argument,
+            f"not a directory, but {printable_path(source.argument)} is one; remove "
+            f"{printable_path(destination.argument)} or name another DST",
             code=errno.ENOTDIR,
         )
     elif source.item and destination.has_slash:
-        raise RequestRefused(
-            f"{given}: does not exist; make the directory first, or leave out the trailing slash",
-            path=destination.argument,
+        raise path_refused(
+            destination.argument,
+            "does not exist; make the directory first, or leave out the trailing slash",
             code=errno.ENOENT,
         )
     with _path_errors_as_refusal(destination.parent):
@@ -468,9 +450,8 @@ def _target_of_source(
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
             advice = _remote_path_advice(destination.argument) or suggestion_for_missing_directory(destination.parent)
-            raise RequestRefused(
-                f"{given}: its directory {printable_path(destination.parent)} does not exist; {advice}",
-                path=destination.argument,
+            raise path_refused(
+                destination.argument, f"its directory {printable_path(destination.parent)} does not exist; {advice}"
             ) from None
 
 
@@ -486,7 +467,7 @@ def _refuse_copy_onto_itself(
         stays: True if the job stays on the source's file system. Then a target in the source is permitted if it is on
             another file system.
     """
-    given, target = printable_path(source.argument), printable_path(root.target_shown)
+    given = printable_path(source.argument)
     existing = None if root.name else root.target_id
     if root.name:
         with _path_errors_as_refusal(root.target_shown), suppress(FileNotFoundError):
@@ -494,19 +475,21 @@ def _refuse_copy_onto_itself(
             existing = (status.st_dev, status.st_ino)
     if existing == source.identity:
         reason = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
-        raise RequestRefused(f"{given} and {target}: {reason}; name another DST", path=source.argument)
+        raise RequestRefused(
+            f"{given} and {printable_path(root.target_shown)}: {reason}; name another DST", path=source.argument
+        )
     if source.item:
         if existing is not None and existing == source.link_target:
-            raise RequestRefused(
-                f"{target}: would be replaced by {given}, a link to this file; name another DST", path=root.target_shown
+            raise path_refused(
+                root.target_shown, f"would be replaced by {given}, a link to this file; name another DST"
             )
     elif source.identity in ancestors:
         is_elsewhere = source.identity[0] not in {root.target_id[0], (existing or root.target_id)[0]}
         if not (stays and is_elsewhere):
             alternative = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
-            raise RequestRefused(
-                f"{target}: is inside {given}, which cannot be copied into itself; name a DST outside{alternative}",
-                path=root.target_shown,
+            raise path_refused(
+                root.target_shown,
+                f"is inside {given}, which cannot be copied into itself; name a DST outside{alternative}",
             )
 
 
@@ -527,10 +510,7 @@ def _refuse_copy_over_sources(roots: Sequence[Root]) -> None:
             other = by_name.get(name)
             if other is not None and inner and os.path.lexists(os.path.join(other.source, inner)):
                 writer = printable_path(os.path.join(other.source_shown, inner))
-                raise RequestRefused(
-                    f"{printable_path(root.source_shown)}: {writer} would be copied over this source; name another DST",
-                    path=root.source_shown,
-                )
+                raise path_refused(root.source_shown, f"{writer} would be copied over this source; name another DST")
 
 
 def _path_without_trailing_slashes(path: bytes) -> tuple[bytes, bool]:
@@ -575,7 +555,6 @@ def _path_errors_as_refusal(path: bytes) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: cannot be examined: {error.strerror}{unsearchable_directory_text(path, error)}",
-            path=path,
+        raise path_refused(
+            path, f"cannot be examined: {error.strerror}{unsearchable_directory_text(path, error)}"
         ) from None

@@ -23,7 +23,7 @@ from pcopy.checkpoint.layout import mark_records_untrusted_after_reboot
 from pcopy.checkpoint.record import EpochTaskRecord
 from pcopy.engine.node import RankStateMachine
 from pcopy.engine.task import Task
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
@@ -34,7 +34,6 @@ from pcopy.jobs.lock import RankLock, take_lock
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.counts import DEFERRED_COUNTERS
 from pcopy.tasks.base.job import Root
-from pcopy.text import printable_path
 
 VISIBILITY_TIMEOUT = 90.0
 """Seconds within which other hosts must see the job directory that rank 0 created.
@@ -166,18 +165,13 @@ def wait_until_job_is_visible(
         else:
             missed += 1
         if was_seen and missed > _TOLERATED_MISSES:
-            raise RequestRefused(
-                f"{printable_path(checkpoint.directory)}: the job was removed by another process",
-                path=checkpoint.directory,
-            )
+            raise path_refused(checkpoint.directory, "the job was removed by another process")
         time.sleep(_VISIBILITY_CHECK_INTERVAL)
     with suppress(NoJobInDirectoryError):
         if exists and nonce_of_job(checkpoint.directory) == checkpoint.nonce:
             return
-    raise RequestRefused(
-        f"{printable_path(checkpoint.directory)}: not a directory that all hosts share; name a shared one: "
-        "--checkpoint DIR",
-        path=checkpoint.directory,
+    raise path_refused(
+        checkpoint.directory, "not a directory that all hosts share; name a shared one: --checkpoint DIR"
     )
 
 
@@ -194,9 +188,7 @@ def refuse_unsyncable_targets(roots: Sequence[Root]) -> None:
             status = os.fstat(directory)
             storage.register_file_system(directory, status.st_dev, status.st_ino, changed)
     except (OSError, Problem) as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: cannot be opened to be synced: {error.strerror}", path=path
-        ) from None
+        raise path_refused(path, f"cannot be opened to be synced: {error.strerror}") from None
     finally:
         storage.close()
         changed.close()

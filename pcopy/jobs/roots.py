@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import XFS_TYPE, birth_time, file_system_id
@@ -66,10 +66,7 @@ def refuse_unwritable_targets(roots: Sequence[Root]) -> None:
     if not all(root.name and not os.path.lexists(target_path(root)) for root in roots):
         return
     if reason := reason_directory_is_unwritable(target):
-        raise RequestRefused(
-            f"{printable_path(roots[0].target_shown)}: cannot be created, since {reason}; name another DST",
-            path=roots[0].target_shown,
-        )
+        raise path_refused(roots[0].target_shown, f"cannot be created, since {reason}; name another DST")
 
 
 def roots_with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
@@ -84,9 +81,7 @@ def roots_with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
         source, target = examine(root.source, "source"), examine(root.target, "destination")
         if source.identity[1] != root.source_id[1] or target.identity[1] != root.target_id[1]:
             path = root.source_shown if source.identity[1] != root.source_id[1] else root.target_shown
-            raise RequestRefused(
-                f"{printable_path(path)}: was replaced by another directory since the job began", path=path
-            )
+            raise path_refused(path, "was replaced by another directory since the job began")
         placed.append(JobRoot(*root, source_place=source.file_system, target_place=target.file_system))
     return tuple(placed)
 
@@ -173,14 +168,9 @@ def refuse_missing_mounts(job: JobFile) -> None:
                 with closing_descriptor(open_with_retries(path, flags)) as descriptor:
                     found = mount_root_of(descriptor)
             except OSError as error:
-                raise RequestRefused(
-                    f"{printable_path(path)}: cannot be entered: {error.strerror}; mount it", path=path
-                ) from None
+                raise path_refused(path, f"cannot be entered: {error.strerror}; mount it") from None
             if not found.may_be_same_mount(MountRootIdentity(*root)):
-                raise RequestRefused(
-                    f"{printable_path(path)}: the file system that the job wrote to is not mounted there; mount it",
-                    path=path,
-                )
+                raise path_refused(path, "the file system that the job wrote to is not mounted there; mount it")
 
 
 def missing_or_replaced_targets(job: JobFile) -> list[bytes]:
@@ -256,10 +246,10 @@ def _check_recorded_target(job: JobFile, root: JobRoot) -> None:
         difference = "it is gone"
     except OSError as error:
         difference = str(error.strerror)
-    raise RequestRefused(
-        f"{printable_path(target_path(root))}: not the directory that job {job.name} copies to: {difference}; "
-        "put the original directory back, or discard the job (pcopy --discard) and start a new one",
-        path=target_path(root),
+    raise path_refused(
+        target_path(root),
+        f"not the directory that job {job.name} copies to: {difference}; put the original directory back, or discard "
+        "the job (pcopy --discard) and start a new one",
     )
 
 
@@ -284,10 +274,10 @@ def _refuse_different_directory(
     if current.identity[1] != identity[1]:
         differing.append(f"its inode is {current.identity[1]}, was {identity[1]}")
     if differing:
-        raise RequestRefused(
-            f"{printable_path(path)}: not the directory that job {job.name} began with: {'; '.join(differing)}; "
-            "mount what was there, or start a new job",
-            path=path,
+        raise path_refused(
+            path,
+            f"not the directory that job {job.name} began with: {'; '.join(differing)}; mount what was there, or "
+            "start a new job",
         )
 
 
@@ -299,6 +289,4 @@ def _identity_of_source_or_target(path: bytes, role: str) -> DirectoryIdentity:
     try:
         return directory_identity(path)
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: the job's {role} cannot be opened: {error.strerror}", path=path
-        ) from None
+        raise path_refused(path, f"the job's {role} cannot be opened: {error.strerror}") from None

@@ -22,7 +22,7 @@ from itertools import chain, takewhile
 from typing import BinaryIO
 
 from pcopy.checkpoint.layout import PATH_LIST_FILE
-from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, TemporaryFileFailed, resource_error_text
+from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, TemporaryFileFailed, path_refused, resource_error_text
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.syncer import sync_file_if_supported
@@ -76,9 +76,9 @@ def existing_base_directory(path: bytes) -> BaseDirectory:
         return base
     exists = os.path.lexists(path)
     why = "is not a directory" if exists else "does not exist"
-    raise RequestRefused(
-        f"{printable_path(path)}: {why}; name the directory that contains all paths in the list of --from",
-        path=path,
+    raise path_refused(
+        path,
+        f"{why}; name the directory that contains all paths in the list of --from",
         code=errno.ENOTDIR if exists else errno.ENOENT,
     )
 
@@ -153,9 +153,7 @@ def sorted_paths_to_modify(
         written = open_spool()
         skipped = len(os.path.join(directory, b"")) - len(os.path.join(listing.top, b""))
         if skipped < 0:
-            raise RequestRefused(
-                f"{listing.name}: {printable_path(listing.top)}: was removed meanwhile", path=listing.top
-            )
+            raise path_refused(listing.top, "was removed meanwhile", option=f"{listing.name}:")
         item_count = _write_unique_paths(
             sorter, written, listing.top, skipped, with_records=has_records, omit_below_listed=omit_below_listed
         )
@@ -285,9 +283,7 @@ def _deepest_directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     break
-                raise RequestRefused(
-                    f"{name}: {printable_path(reached + b'/' + part)}: {error.strerror}", path=reached + b"/" + part
-                ) from None
+                raise path_refused(reached + b"/" + part, error.strerror, option=f"{name}:") from None
             mode = os.fstat(below).st_mode
             if not stat.S_ISDIR(mode):
                 close_ignoring_errors(below)
@@ -356,8 +352,5 @@ def path_list_file_in_job_directory(directory: bytes) -> bytes:
     """Return the path of the list in the directory of a resumed job; raise ``RequestRefused`` if it is missing."""
     path = os.path.join(directory, PATH_LIST_FILE)
     if not os.path.isfile(path):
-        raise RequestRefused(
-            f"{printable_path(path)}: the list of files to copy is missing; discard the job, and start a new one",
-            path=path,
-        )
+        raise path_refused(path, "the list of files to copy is missing; discard the job, and start a new one")
     return path

@@ -6,10 +6,9 @@ import errno
 import os
 import stat
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.jobs.suggestions import suggestion_for_missing_path, unsearchable_directory_text
 from pcopy.tasks.base.job import Root
-from pcopy.text import printable_path
 
 
 def root_for_reading(path: bytes, *, follow: bool) -> Root:
@@ -35,12 +34,9 @@ def root_for_reading(path: bytes, *, follow: bool) -> Root:
             raise
         raise cannot_examine_error(path, error) from None
     if stat.S_ISSOCK(status.st_mode):
-        raise RequestRefused(f"{printable_path(path)}: is a socket, which has no contents to read", path=path)
+        raise path_refused(path, "is a socket, which has no contents to read")
     if not os.path.lexists(real):  # for example /dev/fd/63 of a shell's process substitution
-        raise RequestRefused(
-            f"{printable_path(path)}: is a pipe, or a file without a name; write its contents into a file first",
-            path=path,
-        )
+        raise path_refused(path, "is a pipe, or a file without a name; write its contents into a file first")
     identity = parent_status.st_dev, parent_status.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)
 
@@ -55,4 +51,4 @@ def cannot_examine_error(path: bytes, error: OSError) -> RequestRefused:
         if error.errno == errno.ENOENT
         else unsearchable_directory_text(path, error).removeprefix("; ")
     )
-    return RequestRefused(f"{printable_path(path)}: {os.strerror(error.errno or 0)}; {suggestion or advice}", path=path)
+    return path_refused(path, f"{os.strerror(error.errno or 0)}; {suggestion or advice}")

@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcopy import __version__
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_id
 from pcopy.fsio.retries import open_with_retries
 from pcopy.launch.group import RankDescription, RankGroup
-from pcopy.text import printable_path
 
 PROBE_VISIBLE_TIMEOUT = 3.0
 """Seconds that another host waits until it sees a file that rank 0 has created; attribute caches of file systems cause
@@ -112,10 +111,8 @@ def check_directory_is_same_on_all_hosts(
         if error := group.broadcast(error):
             if not required:
                 return
-            raise RequestRefused(
-                f"{printable_path(path)}: cannot be written to ({error}), so other hosts cannot verify that they see "
-                "the same directory",
-                path=path,
+            raise path_refused(
+                path, f"cannot be written to ({error}), so other hosts cannot verify that they see the same directory"
             )
         contents = group.gather(_read_probe_file(directory, name) if group.rank in readers else "")
     finally:
@@ -124,10 +121,7 @@ def check_directory_is_same_on_all_hosts(
     nonce = group.broadcast(nonce)
     for reader in readers:
         if contents[reader] != nonce:
-            raise RequestRefused(
-                f"{printable_path(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}",
-                path=path,
-            )
+            raise path_refused(path, f"is not the same directory on {hellos[reader].host} as on {hellos[0].host}")
 
 
 def _create_probe_file(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:

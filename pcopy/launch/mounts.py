@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
@@ -35,7 +35,6 @@ from pcopy.jobs.job_file import JobFile
 from pcopy.launch.group import RankDescription, RankGroup
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
 from pcopy.tasks.base.job import DeviceInode, Job, Mount, Options, Root
-from pcopy.text import printable_path
 
 
 def open_source_and_target_directories(job: Job, *, compare_devices: bool = True) -> list[SourceAndTargetDescriptors]:
@@ -52,9 +51,7 @@ def open_source_and_target_directories(job: Job, *, compare_devices: bool = True
             opened[path, on_source] = descriptor, os.fstat(descriptor)
         descriptor, status = opened[path, on_source]
         if status.st_ino != identity[1] or (compare_devices and status.st_dev != identity[0]):
-            raise RequestRefused(
-                f"{printable_path(path)}: is not the same directory on {os.uname().nodename}", path=path
-            )
+            raise path_refused(path, f"is not the same directory on {os.uname().nodename}")
         return descriptor
 
     return [
@@ -77,8 +74,8 @@ def _open_directory(path: bytes, on_source: bool) -> int:
         except PermissionError as error:
             error_of_permission = error
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error.strerror}", path=path) from None
-    raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error_of_permission.strerror}", path=path)
+            raise path_refused(path, f"cannot be opened: {error.strerror}") from None
+    raise path_refused(path, f"cannot be opened: {error_of_permission.strerror}")
 
 
 class SourceOrTarget(NamedTuple):
@@ -239,7 +236,7 @@ class MountsBelowRoots:
         """
         numbers = [self._number_by_path[top] for top in _path_and_parent_paths(path) if top in self._number_by_path]
         if not numbers:
-            raise RequestRefused(f"{printable_path(path)}: not in any of the job's directories", path=path)
+            raise path_refused(path, "not in any of the job's directories")
         tree = self._trees[min(numbers)]
         directories = self._directories[tree.descriptor, tree.on_source]
         return tree, directories, path[len(tree.path.rstrip(b"/")) + 1 :]
@@ -394,17 +391,15 @@ def _refuse_different_mounts(answers: MountStatesOfRanks, descriptions: Sequence
             both = f"on {first.host}: {mine}; on {here.host}: {theirs}"
             is_on_one = here.machine == first.machine
             if mine.is_of_one_machine and theirs.is_of_one_machine and not is_on_one:
-                raise RequestRefused(
-                    f"{printable_path(path)}: each host has a file system of its own here (a local disk or memory): "
-                    f"{both}",
-                    path=path,
+                raise path_refused(
+                    path, f"each host has a file system of its own here (a local disk or memory): {both}"
                 )
             if (
                 bool(mine.error) != bool(theirs.error)
                 or not MountRootIdentity(*mine.root).may_be_same_mount_on_other_host(MountRootIdentity(*theirs.root))
                 or (mine.is_of_one_machine and is_on_one and mine.device != theirs.device)
             ):
-                raise RequestRefused(f"{printable_path(path)}: is not the same on all hosts: {both}", path=path)
+                raise path_refused(path, f"is not the same on all hosts: {both}")
 
 
 def _refuse_changed_mounts(
@@ -441,10 +436,10 @@ def _changed_mount_error(path: bytes, name: str, now: str, then: str) -> Request
     """Return the error for the mount ``path``, which has changed since an earlier run of the job ``name``. ``now`` and
     ``then`` describe what is and what was mounted there.
     """
-    return RequestRefused(
-        f"{printable_path(path)}: is not what it was when job {name} began: {now}; then: {then}; "
-        "restore the earlier mounts, or discard the job (pcopy --discard) and start a new one",
-        path=path,
+    return path_refused(
+        path,
+        f"is not what it was when job {name} began: {now}; then: {then}; restore the earlier mounts, or discard the "
+        "job (pcopy --discard) and start a new one",
     )
 
 

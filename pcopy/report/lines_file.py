@@ -11,7 +11,7 @@ import stat
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.named_file import open_named_file_to_write, open_parent_directory
 from pcopy.signature.replacing import temporary_umask
@@ -91,9 +91,7 @@ class JsonLinesFile:
             with temporary_umask(umask):
                 opened = open_named_file_to_write(path)
         except OSError as error:
-            raise RequestRefused(
-                f"{printable_path(path)}: cannot write the {self.name}: {error.strerror}", path=path
-            ) from None
+            raise path_refused(path, f"cannot write the {self.name}: {error.strerror}") from None
         # ``close`` closes the file. UTF-8, although the contents are ASCII: Python may not have loaded its ASCII codec.
         self._file = open(opened.descriptor, "w", encoding="utf-8")  # noqa: SIM115
         self._created = opened.path if opened.is_new else b""
@@ -120,7 +118,7 @@ class JsonLinesFile:
             reason = f"is there already, and cannot be read: {error.strerror}"
         if reason:
             self._file.close()
-            raise RequestRefused(f"{printable_path(self.path)}: {reason}", path=self.path)
+            raise path_refused(self.path, reason)
 
     def truncate_file(self) -> None:
         """Truncate the file. To be called when it is certain that the job will run; raise ``OSError``.

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fsio import durable
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.durable import Durability
 from pcopy.fsio.named_file import check_is_replaceable_file, open_parent_directory
 from pcopy.signature.replacing import temporary_umask
-from pcopy.text import printable_path
 
 _NEW_FILE_MODE = 0o644
 """Mode of a new file, before the umask: all users may read it, because a metrics exporter runs as another user."""
@@ -37,16 +36,12 @@ class OutputFile:
         try:
             self._directory, self.name, _, _ = open_parent_directory(path)
         except OSError as error:
-            raise RequestRefused(
-                f"{printable_path(path)}: its directory cannot be opened: {error.strerror}", path=path
-            ) from None
+            raise path_refused(path, f"its directory cannot be opened: {error.strerror}") from None
         try:
             self._check_file_can_be_created()
         except OSError as error:
             os.close(self._directory)
-            raise RequestRefused(
-                f"{printable_path(path)}: cannot be written: {error.strerror}; name another file", path=path
-            ) from None
+            raise path_refused(path, f"cannot be written: {error.strerror}; name another file") from None
 
     def _check_file_can_be_created(self) -> None:
         """Create and remove a temporary file in the directory; raise ``OSError`` if that is not possible."""

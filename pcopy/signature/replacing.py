@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, TypeAlias
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fsio import durable
 from pcopy.fsio.durable import Durability
 from pcopy.fsio.named_file import ParentDirectory, UntrustedFileError, check_is_replaceable_file, open_parent_directory
-from pcopy.text import printable_path
 
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """Path of a file."""
@@ -86,4 +85,4 @@ def _check_regular_file(target: bytes, directory: ParentDirectory) -> None:
     try:
         check_is_replaceable_file(directory.descriptor, directory.name)
     except UntrustedFileError as error:
-        raise RequestRefused(f"{printable_path(target)}: {error.strerror}", path=target) from None
+        raise path_refused(target, error.strerror) from None

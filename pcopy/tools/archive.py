@@ -15,7 +15,7 @@ from pcopy.archive.incomplete import encoded_archive_trailer
 from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex, joined_gzip_parts, pack_index
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, NO_SPACE_CODE, RequestRefused
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, NO_SPACE_CODE, RequestRefused, path_refused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, reason_path_cannot_be_replaced
@@ -425,22 +425,19 @@ def _checked_archive_path(path: bytes) -> bytes:
     """
     directory, name = os.path.split(path)
     if name in (b"", b".", b".."):
-        raise RequestRefused(f"{printable_path(path)}: names a directory; name the archive's file", path=path)
+        raise path_refused(path, "names a directory; name the archive's file")
     try:
         real = examine_parent_directory(path).path
     except UntrustedFileError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be created: {error.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be created: {error.strerror}") from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise RequestRefused(
-                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first",
-                path=path,
+            raise path_refused(
+                path, f"the directory {printable_path(directory)} does not exist; create it first"
             ) from None
-        raise RequestRefused(
-            f"{printable_path(path)}: its directory cannot be opened: {error.strerror}", path=path
-        ) from None
+        raise path_refused(path, f"its directory cannot be opened: {error.strerror}") from None
     if why := reason_directory_is_unwritable(real):
-        raise RequestRefused(f"{printable_path(path)}: cannot be created, since {why}; name another file", path=path)
+        raise path_refused(path, f"cannot be created, since {why}; name another file")
     _refuse_irreplaceable_item(path)
     return os.path.join(real, name)
 
@@ -455,18 +452,12 @@ def _refuse_irreplaceable_item(path: bytes) -> None:
         refused = f"{printable_path(path)}: cannot be created: {error.strerror}; name another file"
         raise RequestRefused(refused, path=path) from None
     if stat.S_ISDIR(mode):
-        raise RequestRefused(
-            f"{printable_path(path)}: is a directory; name the archive's file", path=path, code=errno.EISDIR
-        )
+        raise path_refused(path, "is a directory; name the archive's file", code=errno.EISDIR)
     if stat.S_ISLNK(mode):
-        raise RequestRefused(
-            f"{printable_path(path)}: {reason_path_cannot_be_replaced(path, mode, 'an archive')}", path=path
-        )
+        raise path_refused(path, reason_path_cannot_be_replaced(path, mode, "an archive"))
     if not stat.S_ISREG(mode):
-        raise RequestRefused(
-            f"{printable_path(path)}: is not a regular file, and ptar writes an archive at many offsets in parallel; "
-            "use tar",
-            path=path,
+        raise path_refused(
+            path, "is not a regular file, and ptar writes an archive at many offsets in parallel; use tar"
         )
 
 
@@ -482,14 +473,10 @@ def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: byt
     try:
         is_made = is_archive_in_use(directory, temporary)
     except Problem as problem:
-        raise RequestRefused(
-            f"{printable_path(archive)}: cannot be created: {problem.strerror}", path=archive
-        ) from None
+        raise path_refused(archive, f"cannot be created: {problem.strerror}") from None
     if is_made:
-        raise RequestRefused(
-            f"{printable_path(archive)}: another ptar is creating this archive; wait until that ptar ends, or "
-            "stop it first",
-            path=archive,
+        raise path_refused(
+            archive, "another ptar is creating this archive; wait until that ptar ends, or stop it first"
         )
 
 
@@ -507,9 +494,7 @@ def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
     try:
         status = examine_parent_directory(archive).status
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(archive)}: its directory cannot be opened: {error.strerror}", path=archive
-        ) from None
+        raise path_refused(archive, f"its directory cannot be opened: {error.strerror}") from None
     assert status is not None  # The directory exists.
     return root._replace(
         source_shown=path,

@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.control import ControlRequest
 from pcopy.jobs.lifecycle import CheckpointSettings, resume_command
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base.job import ArchiveOptions, CopyOptions, Options, options_by_name
-from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from pcopy.jobs.directories import StoredJob
@@ -373,11 +372,10 @@ def refuse_changed_arguments(
     if "--hash" in different and _HASH_IMPLYING_OPTIONS.intersection(different) and not is_named:
         different.remove("--hash")
     if different:
-        raise RequestRefused(
-            f"{printable_path(arguments.checkpoint.directory)}: holds an unfinished job with other arguments "
-            f"(different: {', '.join(different)}): name another directory, "
-            f"or resume that job: {resume_command(stored.path)}",
-            path=arguments.checkpoint.directory,
+        raise path_refused(
+            arguments.checkpoint.directory,
+            f"holds an unfinished job with other arguments (different: {', '.join(different)}): name another "
+            f"directory, or resume that job: {resume_command(stored.path)}",
         )
 
 

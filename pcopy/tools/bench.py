@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, path_refused
 from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult
 from pcopy.report.output_file import OutputFile
@@ -179,16 +179,9 @@ class BenchJob(UnrecordedJob):
         self.arguments = arguments
         root = root_for_reading(arguments.directory, follow=True)
         if root.item:
-            raise RequestRefused(
-                f"{printable_path(arguments.directory)}: is not a directory; name one on the file system to be "
-                "measured",
-                path=arguments.directory,
-            )
+            raise path_refused(arguments.directory, "is not a directory; name one on the file system to be measured")
         if not os.access(root.target, os.W_OK | os.X_OK):
-            raise RequestRefused(
-                f"{printable_path(arguments.directory)}: no permission to create files in it; name another directory",
-                path=arguments.directory,
-            )
+            raise path_refused(arguments.directory, "no permission to create files in it; name another directory")
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[BenchmarkStep] = []
@@ -210,16 +203,16 @@ class BenchJob(UnrecordedJob):
             return
         needed = self._data_bytes + self._file_count * BYTES_PER_EMPTY_FILE
         if free.bytes < needed:
-            raise RequestRefused(
-                f"{printable_path(root.target_shown)}: up to {format_size(needed)} are needed at the same time, and "
-                f"only {format_size(free.bytes)} are free; choose a smaller --size or fewer --files",
-                path=root.target_shown,
+            raise path_refused(
+                root.target_shown,
+                f"up to {format_size(needed)} are needed at the same time, and only {format_size(free.bytes)} are "
+                "free; choose a smaller --size or fewer --files",
             )
         if 0 <= free.inodes < self._file_count + 2 * ranks:
-            raise RequestRefused(
-                f"{printable_path(root.target_shown)}: one measurement needs {self._file_count:,} files, and "
-                f"only {free.inodes:,} can be created; choose fewer --files",
-                path=root.target_shown,
+            raise path_refused(
+                root.target_shown,
+                f"one measurement needs {self._file_count:,} files, and only {free.inodes:,} can be created; choose "
+                "fewer --files",
             )
 
     def print_job_start_notices(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import EXIT_OK, RequestRefused
+from pcopy.errors import EXIT_OK, RequestRefused, path_refused
 from pcopy.jobs.paths import absolute_path
 from pcopy.jobs.source_argument import cannot_examine_error
 from pcopy.launch.launcher import is_started_by_launcher
@@ -227,11 +227,11 @@ def _checked_file_to_send(path: bytes) -> tuple[bytes, os.stat_result]:
         raise cannot_examine_error(path, error) from None
     if stat.S_ISDIR(status.st_mode):
         advice = f"pack it (ptar -c -f FILE.tar {shell_quoted(path)}), or copy it with pcopy to where all hosts see it"
-        raise RequestRefused(f"{printable_path(path)}: is a directory, and pbcast sends files: {advice}", path=path)
+        raise path_refused(path, f"is a directory, and pbcast sends files: {advice}")
     if not stat.S_ISREG(status.st_mode):
-        raise RequestRefused(f"{printable_path(path)}: is not a regular file; put its contents into a file", path=path)
+        raise path_refused(path, "is not a regular file; put its contents into a file")
     if not os.access(path, os.R_OK):
-        raise RequestRefused(f"{printable_path(path)}: no permission to read it; check its mode", path=path)
+        raise path_refused(path, "no permission to read it; check its mode")
     return absolute_path(path), status
 
 
@@ -245,7 +245,7 @@ def _refuse_equal_names(files: Sequence[bytes]) -> None:
         name = os.path.basename(path)
         earlier = names.get(name)
         if earlier == path:
-            raise RequestRefused(f"{printable_path(path)}: is named twice", path=path)
+            raise path_refused(path, "is named twice")
         if earlier is not None:
             raise RequestRefused(
                 f"{printable_path(earlier)} and {printable_path(path)} would get the same name; send them to two "
@@ -266,10 +266,8 @@ def _refuse_link_to_file(given: bytes, target: bytes, status: os.stat_result) ->
     """
     with suppress(OSError):
         if os.path.islink(target) and os.path.samestat(os.stat(target), status):
-            raise RequestRefused(
-                f"{printable_path(target)}: is a symbolic link to {printable_path(given)}; remove it, or name another "
-                "directory",
-                path=target,
+            raise path_refused(
+                target, f"is a symbolic link to {printable_path(given)}; remove it, or name another directory"
             )
 
 
@@ -284,8 +282,5 @@ def _checked_target_directory(path: bytes) -> bytes:
             f"{cannot_examine_error(path, error)}; the last argument must be a directory that exists on each host"
         ) from None
     if not is_directory:
-        raise RequestRefused(
-            f"{printable_path(path)}: is not a directory; the last argument must be one that exists on each host",
-            path=path,
-        )
+        raise path_refused(path, "is not a directory; the last argument must be one that exists on each host")
     return absolute_path(path)

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import ChangeOptions, Root
@@ -17,7 +17,6 @@ from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import ChangeMetadataOfItems
 from pcopy.tasks.change.visitor import MetadataChangeVisitor
-from pcopy.text import printable_path
 from pcopy.tools.arguments import ChmodArguments
 from pcopy.tools.director import BottomUpDirector, UnrecordedJobTool, stages_of_single_walk
 from pcopy.tools.outputs import umask_of_user
@@ -102,13 +101,11 @@ def _root_for_path(path: bytes, arguments: ChmodArguments) -> Root:
     if stat.S_ISLNK(status.st_mode) and not (path == stripped and arguments.changes_only_owner):
         if path == stripped and arguments.changes_owner:
             text = "is a symbolic link; --owner and --group change the link, and MODE its target: write two commands"
-            raise RequestRefused(f"{printable_path(path)}: {text}", path=path)
+            raise path_refused(path, text)
         stripped = os.path.realpath(stripped)
         status = os.stat(stripped)
     if os.path.samestat(status, os.stat("/")):
-        raise RequestRefused(
-            f"{printable_path(path)}: is the root directory, which is never changed; name what is in it", path=path
-        )
+        raise path_refused(path, "is the root directory, which is never changed; name what is in it")
     if path.endswith(b"/") and not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     parent, name = os.path.split(stripped)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pcopy.engine.messages import HaltMessage
 from pcopy.engine.task import NewTask
-from pcopy.errors import EXIT_DIFFERENT, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, RequestRefused
+from pcopy.errors import EXIT_DIFFERENT, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, RequestRefused, path_refused
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult
@@ -125,10 +125,9 @@ class CompareJob(VerifyJobBase):
         check_comparison_lists([*self._lists], roots, self.output, force=arguments.force)
         if self._lists and any(root.item for root in roots):
             item = next(root for root in roots if root.item)
-            raise RequestRefused(
-                f"{printable_path(item.source_shown)}: is not a directory, and --output lists the contents of "
-                "directories: leave out --output",
-                path=item.source_shown,
+            raise path_refused(
+                item.source_shown,
+                "is not a directory, and --output lists the contents of directories: leave out --output",
             )
         program = CompareOptions(comparison.window, self._properties | (REPORTS_EQUAL if reports_equal else 0))
         self.job = Job(os.urandom(5).hex(), 1, roots, options, program, copies=False)

@@ -14,7 +14,15 @@ from functools import partial
 from typing import BinaryIO
 
 from pcopy.engine.task import Task
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED, RequestRefused, resource_error_text
+from pcopy.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_OK,
+    EXIT_REFUSED,
+    EXIT_STOPPED,
+    RequestRefused,
+    path_refused,
+    resource_error_text,
+)
 from pcopy.fsio.copy_methods import keeps_times_on_close
 from pcopy.jobs.directories import StoredJob, has_unfinished_job
 from pcopy.jobs.earlier_jobs import EarlierJobsDecision, decide_about_earlier_jobs, jobs_superseded_by_resume
@@ -557,7 +565,7 @@ def _check_spool_directory(directory: bytes) -> None:
         why = str(error.strerror)
     except OSError:
         pass
-    raise RequestRefused(f"--spool {printable_path(directory)}: {why}", path=directory)
+    raise path_refused(directory, why, option="--spool")
 
 
 def _set_private_umask() -> int:

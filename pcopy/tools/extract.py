@@ -12,7 +12,7 @@ from functools import cached_property
 
 from pcopy.archive.reader import FoundMember, read_archive_members
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused, path_refused
 from pcopy.fsio.copy_methods import keeps_times_on_close
 from pcopy.fsio.named_file import UntrustedFileError, WrongFileTypeError, open_named_file_to_read
 from pcopy.fsio.problem import Problem
@@ -294,7 +294,7 @@ def checked_archive_path(arguments: ArchiveArguments, tar_options: str) -> tuple
     except ArchiveNotSeekable as stream:
         return real, stream
     except Problem as problem:
-        raise RequestRefused(f"{printable_path(path)}: cannot be read: {problem.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be read: {problem.strerror}") from None
     finally:
         os.close(descriptor)
     return real, None
@@ -329,16 +329,10 @@ def _root_of_target_directory(path: bytes) -> Root:
         if error.errno != errno.ENOENT:
             raise cannot_examine_error(path or b".", error) from None
         advice = suggestion_for_missing_path(path) if path else ""
-        raise RequestRefused(
-            f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'create it first'} (-C needs an existing "
-            "directory)",
-            path=path or b".",
+        raise path_refused(
+            path or b".", f"{error.strerror}; {advice or 'create it first'} (-C needs an existing directory)"
         ) from None
     if not stat.S_ISDIR(status.st_mode):
-        raise RequestRefused(
-            f"{printable_path(path)}: is not a directory; name the one into which members are unpacked",
-            path=path,
-            code=errno.ENOTDIR,
-        )
+        raise path_refused(path, "is not a directory; name the one into which members are unpacked", code=errno.ENOTDIR)
     identity = status.st_dev, status.st_ino
     return Root(real, real, b"", b"", path, path, identity, identity)

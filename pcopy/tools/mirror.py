@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.directories import is_directory_empty
 from pcopy.fsio.named_file import real_path
 from pcopy.jobs.paths import is_in_tree, target_path
@@ -39,24 +39,22 @@ def check_deletion_is_intended(arguments: CopyArguments, roots: Sequence[Root], 
     if not (arguments.no_target_directory or _means_directory_contents(source)):
         destination = shell_quoted(arguments.destination)
         target_inside = shell_quoted(os.path.join(arguments.destination, os.path.basename(source)))
-        raise RequestRefused(
-            f"{printable_path(source)}: with {option} SRC needs a trailing slash, so that it is clear which directory "
-            f"becomes equal to SRC. For {destination} itself: {command} {shell_quoted(source + b'/')} {destination}; "
-            f"for a directory in it: {command} {shell_quoted(source + b'/')} {target_inside}",
-            path=source,
+        raise path_refused(
+            source,
+            f"with {option} SRC needs a trailing slash, so that it is clear which directory becomes equal to SRC. For "
+            f"{destination} itself: {command} {shell_quoted(source + b'/')} {destination}; for a directory in it: "
+            f"{command} {shell_quoted(source + b'/')} {target_inside}",
         )
     target = target_path(root)
     if is_in_tree(root.source, target) or _device_and_inode(target) in _identities_of_directories_above(root.source):
-        raise RequestRefused(
-            f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name "
-            "another DST",
-            path=source,
+        raise path_refused(
+            source, f"lies in {printable_path(target)}, so that {option} would delete it; name another DST"
         )
     if not arguments.copy_options.delete_all and _is_empty_directory(root.source):
-        raise RequestRefused(
-            f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: "
-            "is its file system mounted? If this is intended, use --delete-all",
-            path=source,
+        raise path_refused(
+            source,
+            f"is empty, and {option} would delete all that is in {printable_path(target)}: is its file system "
+            "mounted? If this is intended, use --delete-all",
         )
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pcopy import __version__
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.directories import entry_count
 from pcopy.jobs.paths import destination_path, is_in_tree, refuse_file_in_source, source_path
@@ -69,10 +69,7 @@ def check_output_and_signature_files(
     outputs = {name: path for name, path in {**descriptions, **_output_paths(output_options)}.items() if path}
     _refuse_equal_outputs(outputs)
     if copies and options.writes_signature and len(roots) == 1 and _is_root_socket(roots[0]):
-        raise RequestRefused(
-            f"{printable_path(roots[0].source_shown)}: is a socket, which a signature cannot describe",
-            path=roots[0].source_shown,
-        )
+        raise path_refused(roots[0].source_shown, "is a socket, which a signature cannot describe")
     trees = {os.path.realpath(source_path(root)) for root in roots} if outputs else set()
     if copies:
         trees.add(destination_path(roots))
@@ -82,9 +79,7 @@ def check_output_and_signature_files(
             if is_in_tree(file, tree):
                 read = "which is copied from or to" if copies else "which is read"
                 why = "which it describes" if name in descriptions else read
-                raise RequestRefused(
-                    f"{printable_path(path)}: lies in {printable_path(tree)}, {why}; write it elsewhere", path=path
-                )
+                raise path_refused(path, f"lies in {printable_path(tree)}, {why}; write it elsewhere")
         _check_output_path(name, path)
     if options.hash:
         digest_algorithm_named(options.hash)
@@ -140,14 +135,10 @@ def refuse_replacing_sent_files(
         with suppress(OSError):
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in inodes:
-                raise RequestRefused(
-                    f"{printable_path(path)}: is a file that is sent; name another output file", path=path
-                )
+                raise path_refused(path, "is a file that is sent; name another output file")
         with suppress(OSError):
             if name in sent_files and os.path.samefile(parent or b".", directory):
-                raise RequestRefused(
-                    f"{printable_path(path)}: a file is sent to this path; name another output file", path=path
-                )
+                raise path_refused(path, "a file is sent to this path; name another output file")
 
 
 def check_comparison_lists(
@@ -167,15 +158,11 @@ def check_comparison_lists(
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+            raise path_refused(path, f"cannot be written: {error.strerror}") from None
         else:
             _refuse_unless_regular(path, status, "list")
             if status.st_size and not force:
-                raise RequestRefused(
-                    f"{printable_path(path)}: already exists and is not replaced; --force replaces it",
-                    path=path,
-                    code=errno.EEXIST,
-                )
+                raise path_refused(path, "already exists and is not replaced; --force replaces it", code=errno.EEXIST)
         _check_output_directory(path)
         _check_renames_are_possible(path)
 
@@ -186,9 +173,7 @@ def _refuse_equal_outputs(outputs: Mapping[str, bytes]) -> None:
     for output, path in outputs.items():
         other_output = names.setdefault(_real_path_of_output(path, output), output)
         if other_output != output:
-            raise RequestRefused(
-                f"{printable_path(path)}: {other_output} and {output} cannot be the same file", path=path
-            )
+            raise path_refused(path, f"{other_output} and {output} cannot be the same file")
 
 
 def _real_path_of_output(path: bytes, output: str) -> bytes:
@@ -205,7 +190,7 @@ def _real_path_of_output(path: bytes, output: str) -> bytes:
             return examine_path(path).path
         return os.path.join(examine_parent_directory(path).path, os.path.basename(path))
     except UntrustedFileError as error:
-        raise RequestRefused(f"{printable_path(path)}: {error.strerror}", path=path) from None
+        raise path_refused(path, error.strerror) from None
     except OSError:  # The error is reported by ``_check_output_path``.
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory or b"."), name)
@@ -237,14 +222,12 @@ def _check_output_path(output: str, path: bytes) -> None:
         _check_renames_are_possible(path)
         return
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be written: {error.strerror}") from None
     _refuse_unless_regular(path, status, output)
     if not _is_older_output(path, output):
         called = _NOT_AN_OUTPUT_TEXTS.get(output, f"no {output}")
-        raise RequestRefused(
-            f"{printable_path(path)}: is there already, and is {called}; name another file, or remove it",
-            path=path,
-            code=errno.EEXIST,
+        raise path_refused(
+            path, f"is there already, and is {called}; name another file, or remove it", code=errno.EEXIST
         )
     _check_output_directory(path)
     _check_renames_are_possible(path)
@@ -272,13 +255,11 @@ def _check_output_written_in_place(output: str, path: bytes) -> None:
         beginning = _first_bytes(path, max(map(len, LINE_BEGINNING_BY_OPTION.values())))
     except FileNotFoundError:
         _check_output_directory(path)
-        raise RequestRefused(
-            f"{printable_path(path)}: leads through something that does not exist; name another file", path=path
-        ) from None
+        raise path_refused(path, "leads through something that does not exist; name another file") from None
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+        raise path_refused(path, f"cannot be written: {error.strerror}") from None
     if why := reason_not_to_overwrite(output, found.status, beginning):
-        raise RequestRefused(f"{printable_path(path)}: {why}", path=path)
+        raise path_refused(path, why)
 
 
 def _first_bytes(path: bytes, size: int) -> bytes:
@@ -291,9 +272,7 @@ def _first_bytes(path: bytes, size: int) -> bytes:
         with open(open_named_file_to_read(path, regular=True, keep_atime=True).descriptor, "rb") as file:
             return file.read(size)
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: is there already, and cannot be read: {error.strerror}", path=path
-        ) from None
+        raise path_refused(path, f"is there already, and cannot be read: {error.strerror}") from None
 
 
 def _is_older_output(path: bytes, output: str) -> bool:
@@ -327,14 +306,10 @@ def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> 
 
     if stat.S_ISDIR(status.st_mode):
         within = os.path.join(path, b"errors.jsonl" if output == "errors" else output.encode())
-        raise RequestRefused(
-            f"{printable_path(path)}: is a directory; name a file, such as {printable_path(within)}",
-            path=path,
-            code=errno.EISDIR,
-        )
+        raise path_refused(path, f"is a directory; name a file, such as {printable_path(within)}", code=errno.EISDIR)
     kind = output.partition(" ")[0]
     if why := reason_path_cannot_be_replaced(path, status.st_mode, _OUTPUT_NOUNS.get(kind, f"a {kind}")):
-        raise RequestRefused(f"{printable_path(path)}: {why}", path=path)
+        raise path_refused(path, why)
 
 
 def _check_output_directory(path: bytes, called: bytes = b"") -> None:
@@ -348,15 +323,11 @@ def _check_output_directory(path: bytes, called: bytes = b"") -> None:
     if not os.path.isdir(directory):
         named = os.path.dirname(path) or directory
         advice = suggestion_for_missing_directory(named, "create it first")
-        raise RequestRefused(
-            f"{printable_path(called or path)}: the directory {printable_path(named)} does not exist; {advice}",
-            path=called or path,
-            code=errno.ENOENT,
+        raise path_refused(
+            called or path, f"the directory {printable_path(named)} does not exist; {advice}", code=errno.ENOENT
         )
     if why := reason_directory_is_unwritable(directory):
-        raise RequestRefused(
-            f"{printable_path(called or path)}: cannot be written, since {why}; name another file", path=called or path
-        )
+        raise path_refused(called or path, f"cannot be written, since {why}; name another file")
 
 
 def _check_renames_are_possible(path: bytes) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import DeviceInode, ItemFilters, JobCounters, RemoveOptions, Root
@@ -170,30 +170,25 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
     """
     stripped = path.rstrip(b"/")
     if not stripped:
-        raise RequestRefused(f"{printable_path(path)}: is the root directory, which is never removed", path=path)
+        raise path_refused(path, "is the root directory, which is never removed")
     parent, name = os.path.split(stripped)
     if name in (b".", b".."):
-        raise RequestRefused(f"{printable_path(path)}: {name.decode()} is never removed; name the directory", path=path)
+        raise path_refused(path, f"{name.decode()} is never removed; name the directory")
     status = os.lstat(stripped)
     if path != stripped and not stat.S_ISDIR(status.st_mode):
         if stat.S_ISLNK(status.st_mode):
-            raise RequestRefused(
-                f"{printable_path(path)}: is a symbolic link; to remove the link, leave out the slash: "
-                f"{shell_quoted(stripped)}",
-                path=path,
+            raise path_refused(
+                path, f"is a symbolic link; to remove the link, leave out the slash: {shell_quoted(stripped)}"
             )
-        raise RequestRefused(
-            f"{printable_path(path)}: is not a directory; to remove it, leave out the slash: {shell_quoted(stripped)}",
-            path=path,
-        )
+        raise path_refused(path, f"is not a directory; to remove it, leave out the slash: {shell_quoted(stripped)}")
     directory = os.path.realpath(parent or b".")
     parent_status = os.stat(directory)
     if stat.S_ISDIR(status.st_mode):
         if called := never_removed.get(_device_and_inode(status)):
-            raise RequestRefused(f"{printable_path(path)}: is {called}, which is never removed", path=path)
+            raise path_refused(path, f"is {called}, which is never removed")
         if status.st_dev != parent_status.st_dev:
             advice = "is a mount point or a subvolume; unmount the file system or delete the subvolume"
-            raise RequestRefused(f"{printable_path(path)}: {advice}, or name what is in the directory", path=path)
+            raise path_refused(path, f"{advice}, or name what is in the directory")
     return Root(
         directory,
         directory,

@@ -5,7 +5,7 @@ Some file systems, such as mounts of object stores, cannot rename files, or can 
 
 from __future__ import annotations
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.sequential import DirectoryExamination, examine_supported_operations, examine_times_after_close
 from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, CopyOptions, Options, message_refusing_existing_choice
@@ -55,4 +55,4 @@ def refuse_file_system_without_rename(path: bytes, file: bytes, advice: str, *, 
         at_any_offset: True if the file is not written from start to end; then the file system must permit that, too.
     """
     if why := examine_supported_operations(path, writes=at_any_offset).reason_renaming_is_impossible:
-        raise RequestRefused(f"{printable_path(file)}: cannot be created: {why}; {advice}", path=file)
+        raise path_refused(file, f"cannot be created: {why}; {advice}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.retries import open_with_retries
@@ -19,7 +19,7 @@ from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import Root, StripeOptions
 from pcopy.tasks.stripe.change_layout import BYTES_KEY, FEWER_STRIPES_KEY, FILES_KEY, MORE_STRIPES_KEY, OST_KEY
 from pcopy.tasks.stripe.examine_layouts import LayoutVisitor
-from pcopy.text import count_with_noun, printable_path
+from pcopy.text import count_with_noun
 from pcopy.tools.arguments import StripeArguments
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedJobTool
 from pcopy.tools.summary import common_json_values
@@ -172,12 +172,9 @@ def _root_for_path(path: bytes) -> Root:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise RequestRefused(
-            f"{printable_path(path)}: {error.strerror}; check its mode, and the modes of the directories above it",
-            path=path,
+        raise path_refused(
+            path, f"{error.strerror}; check its mode, and the modes of the directories above it"
         ) from None
     if kind != LUSTRE_TYPE:
-        raise RequestRefused(
-            f"{printable_path(path)}: is not on Lustre: there are no layouts to report or to change", path=path
-        )
+        raise path_refused(path, "is not on Lustre: there are no layouts to report or to change")
     return root

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable
 from types import MappingProxyType
 
-from pcopy.errors import EXIT_DIFFERENT, EXIT_OK, EXIT_REFUSED, RequestRefused
+from pcopy.errors import EXIT_DIFFERENT, EXIT_OK, EXIT_REFUSED, RequestRefused, path_refused
 from pcopy.jobs.paths import absolute_path
 from pcopy.jobs.source_argument import cannot_examine_error, root_for_reading
 from pcopy.jobs.spool import TMPDIR_ADVICE
@@ -125,11 +125,7 @@ class VerifyJob(VerifyJobBase):
         check_output_and_signature_files(roots, options, arguments.output, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
-                raise RequestRefused(
-                    f"{printable_path(path)}: already exists and is not replaced; --force replaces it",
-                    path=path,
-                    code=errno.EEXIST,
-                )
+                raise path_refused(path, "already exists and is not replaced; --force replaces it", code=errno.EEXIST)
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
     def _verified_paths_and_options(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
@@ -146,10 +142,7 @@ class VerifyJob(VerifyJobBase):
         if arguments.create:
             if os.path.isdir(arguments.create) and not os.path.isdir(paths[0]):
                 given = f"pverify --create SIGNATURE {shell_quoted(arguments.create)}"
-                raise RequestRefused(
-                    f"{printable_path(arguments.create)}: is a directory; name the file to be written: {given}",
-                    path=arguments.create,
-                )
+                raise path_refused(arguments.create, f"is a directory; name the file to be written: {given}")
             manifest = absolute_path(arguments.manifest) if arguments.manifest else b""
             options = options._replace(signature=absolute_path(arguments.create), manifest=manifest)
         elif arguments.manifest:
@@ -311,28 +304,22 @@ def _is_first_path_a_signature_file(first: bytes, second: bytes) -> bool:
     except OSError as error:
         raise cannot_examine_error(first, error) from None
     if against_tree and not is_file:
-        raise RequestRefused(f"{printable_path(first)}: is not a regular file; put the signature into one", path=first)
+        raise path_refused(first, "is not a regular file; put the signature into one")
     if looks_like_signature(beginning):
         return True
     if _do_first_bytes_meet_condition(second, looks_like_signature):
         given = _pverify_command_text(second, first)
-        raise RequestRefused(
-            f"{printable_path(second)}: is a signature; name the signature first, and then what is compared "
-            f"with it: {given}",
-            path=second,
+        raise path_refused(
+            second, f"is a signature; name the signature first, and then what is compared with it: {given}"
         )
     if os.path.isdir(first) and _do_first_bytes_meet_condition(second, looks_like_manifest):
-        raise RequestRefused(
-            f"{printable_path(second)}: is a manifest; compare with it by "
-            f"{_pverify_command_text(b'--manifest', second, first)}",
-            path=second,
+        raise path_refused(
+            second, f"is a manifest; compare with it by {_pverify_command_text(b'--manifest', second, first)}"
         )
     if looks_like_manifest(beginning):
         if against_tree or not _do_first_bytes_meet_condition(second, looks_like_manifest):
-            raise RequestRefused(
-                f"{printable_path(first)}: is a manifest; compare with it by "
-                f"{_pverify_command_text(b'--manifest', first, second)}",
-                path=first,
+            raise path_refused(
+                first, f"is a manifest; compare with it by {_pverify_command_text(b'--manifest', first, second)}"
             )
         return False
     if is_truncated_signature(beginning):
@@ -407,23 +394,16 @@ def _check_manifest_argument(manifest: bytes, path: bytes) -> None:
     except OSError:
         return  # The error is reported when the manifest is read.
     if _do_first_bytes_meet_condition(manifest, looks_like_signature):
-        raise RequestRefused(
-            f"{printable_path(manifest)}: is a signature; compare with it by {_pverify_command_text(manifest, path)}",
-            path=manifest,
-        )
+        raise path_refused(manifest, f"is a signature; compare with it by {_pverify_command_text(manifest, path)}")
     if _do_first_bytes_meet_condition(path, looks_like_manifest) and not _do_first_bytes_meet_condition(
         manifest, looks_like_manifest
     ):
         given = _pverify_command_text(b"--manifest", path, manifest)
-        raise RequestRefused(
-            f"{printable_path(path)}: is the manifest; name the manifest first, and then what is compared "
-            f"with it: {given}",
-            path=path,
+        raise path_refused(
+            path, f"is the manifest; name the manifest first, and then what is compared with it: {given}"
         )
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise RequestRefused(
-            f"{printable_path(manifest)}: is not a regular file; put the manifest into one", path=manifest
-        )
+        raise path_refused(manifest, "is not a regular file; put the manifest into one")
 
 
 def _options_with_hash_of_file(given: Options, options: Options, name: str, size: int, path: bytes) -> Options:

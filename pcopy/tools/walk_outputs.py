@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED, RequestRefused
+from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED, RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
 from pcopy.jobs.spool import spool_factory
@@ -52,10 +52,8 @@ def list_target_for_file(path: bytes, *, nul: bool) -> OutputListTarget:
     ending = os.path.splitext(os.fsdecode(path))[1]
     form = FORMAT_BY_EXTENSION.get(ending)
     if form is None:
-        raise RequestRefused(
-            f"{printable_path(path)}: its format is chosen by its extension, which must be one of "
-            f"{', '.join(FORMAT_BY_EXTENSION)}",
-            path=path,
+        raise path_refused(
+            path, f"its format is chosen by its extension, which must be one of {', '.join(FORMAT_BY_EXTENSION)}"
         )
     if form == "parquet":
         _check_parquet_support()
@@ -90,29 +88,23 @@ def check_list_can_be_written(target: OutputListTarget, *, force: bool, known_be
     except FileNotFoundError:
         directory = os.path.dirname(path)
         if directory and not os.path.isdir(directory):
-            raise RequestRefused(
-                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first",
-                path=path,
+            raise path_refused(
+                path, f"the directory {printable_path(directory)} does not exist; create it first"
             ) from None
         return
     except OSError as error:
         if error.errno == errno.EPERM and isinstance(error, UntrustedFileError):
-            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+            raise path_refused(path, f"cannot be written: {error.strerror}") from None
         if error.errno == errno.ELOOP:
-            raise RequestRefused(
-                f"{printable_path(path)}: is a symbolic link; name the file itself", path=path
-            ) from None
+            raise path_refused(path, "is a symbolic link; name the file itself") from None
         if isinstance(error, UntrustedFileError):
-            raise RequestRefused(f"{printable_path(path)}: {error.strerror}; name another file", path=path) from None
-        raise RequestRefused(
-            f"{printable_path(path)}: is there already, and cannot be replaced: {error.strerror}", path=path
-        ) from None
+            raise path_refused(path, f"{error.strerror}; name another file") from None
+        raise path_refused(path, f"is there already, and cannot be replaced: {error.strerror}") from None
     expected = known_beginning or _LIST_BEGINNING_BY_FORMAT.get(target.format)
     if beginning and not force and not (expected and beginning.startswith(expected)):
-        raise RequestRefused(
-            f"{printable_path(path)}: exists already, and is not recognised as an older file of this kind; "
-            "name another file, or use --force",
-            path=path,
+        raise path_refused(
+            path,
+            "exists already, and is not recognised as an older file of this kind; name another file, or use --force",
             code=errno.EEXIST,
         )
 
@@ -188,7 +180,7 @@ class ItemListsSink(ForwardingProgressSink):
             self._files.enter_context(_adding_path_to_errors(path))
             return self._files.enter_context(replacing_output_file(path, umask, writer, unnamed=True))
         except OSError as error:
-            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}", path=path) from None
+            raise path_refused(path, f"cannot be written: {error.strerror}") from None
 
     def write(self, parts: Sequence[bytes]) -> str:
         """Write the text that one rank has sent: the first of ``parts`` to the first list, the second one to the
@@ -365,10 +357,7 @@ class TextListWriter:
         if b"\n" in part:
             path = next(path for path in part.split(b"\0") if b"\n" in path)
             advice = "use --print0, which ends paths with a NUL, or name a list whose name ends in .jsonl"
-            raise RequestRefused(
-                f"{printable_path(self.path)}: not written: {printable_path(path)} has a newline in it; {advice}",
-                path=self.path,
-            )
+            raise path_refused(self.path, f"not written: {printable_path(path)} has a newline in it; {advice}")
         return part.replace(b"\0", b"\n")
 
     def write_rest_of_list(self) -> None:

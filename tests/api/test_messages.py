@@ -112,13 +112,23 @@ def refusals() -> set[str]:
         if path.stem in OF_OTHER_FUNCTIONS or path.parent.name == "api":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "RequestRefused":
-                match node.args[0]:
-                    case ast.JoinedStr(parts):
-                        found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts))
-                    case ast.Constant(str() as literal):
-                        found.add(literal)
+            match node:
+                case ast.Call(ast.Name("RequestRefused"), [text, *_]):
+                    found.add(text_with_x(text))
+                case ast.Call(ast.Name("path_refused"), [_, reason], keywords):
+                    options = [f"{text_with_x(each.value)} " for each in keywords if each.arg == "option"]
+                    found.add(f"{''.join(options)}x: {text_with_x(reason)}")
     return found
+
+
+def text_with_x(node: ast.expr) -> str:
+    """Return a literal, or an ``x`` for an expression."""
+    match node:
+        case ast.JoinedStr(parts):
+            return "".join(map(text_with_x, parts))
+        case ast.Constant(str() as literal):
+            return literal
+    return "x"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

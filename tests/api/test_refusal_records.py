@@ -88,7 +88,7 @@ HANDLED: dict[str, tuple[list[Exception], dict[str, Any], bytes, int]] = {
     "number is given": ([RequestRefused("no", path=b"a", code=3)], {"code": 4}, b"a", 4),
     "neither is wanted": ([RequestRefused("no", path=b"a", code=3)], {"path": b"", "code": 0}, b"", 0),
 }
-"""Exceptions that are handled, each one while the one before is, the values given, and the resulting path and number."""
+"""Exceptions, each of which is raised while the one before is handled, the values given, and the resulting ones."""
 
 
 def refused_while_handling(exceptions: list[Exception], given: dict[str, Any]) -> RequestRefused:

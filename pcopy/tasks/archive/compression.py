@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pcopy.errors import RequestRefused
+from pcopy.errors import RequestRefused, path_refused
 from pcopy.fsio.seekable_zstd import compress_frame
 from pcopy.text import printable_path, shell_quoted
 
@@ -46,10 +46,10 @@ def compression_chosen_by_name(path: bytes) -> str:
     if not method or method in COMPRESSION_LEVELS:
         return method
     stem = os.path.splitext(path)[0].removesuffix(b".tar") + b".tar"
-    raise RequestRefused(
-        f"{printable_path(path)}: ptar does not compress with {method}: name the archive {printable_path(stem)}.zst, "
-        f"or {printable_path(stem)} and run {method} {shell_quoted(stem)} afterwards",
-        path=path,
+    raise path_refused(
+        path,
+        f"ptar does not compress with {method}: name the archive {printable_path(stem)}.zst, or "
+        f"{printable_path(stem)} and run {method} {shell_quoted(stem)} afterwards",
     )
 
 
