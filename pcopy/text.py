@@ -92,7 +92,8 @@ def one_line_message(text: str) -> str:
     """Return a message as one line of printable characters, shortened if it is longer than ``MAX_MESSAGE_LENGTH``.
 
     The middle of a longer message is replaced by the number of omitted characters: archives and lists can contain names
-    of 1 MiB. For messages only: data that programs read (lists, ``--errors``, ``--json``) are never shortened.
+    of 1 MiB. For messages only: other data for programs (lists, paths in ``--errors``, ``--json``) are never
+    shortened.
     """
     line = printable_text(text)
     if len(line) <= MAX_MESSAGE_LENGTH:

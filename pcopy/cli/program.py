@@ -40,6 +40,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.retries import set_wait_announcer
 from pcopy.launch import interrupts
+from pcopy.report.streams import words_before_double_dash
 from pcopy.text import OTHER_NAMES, printable_text, with_invoked_name
 
 if TYPE_CHECKING:
@@ -166,12 +167,12 @@ class ProgramCommandLine(ABC):
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program with the arguments ``argv`` (default: those of the process), and return the exit status."""
         from pcopy.launch.launcher import is_reporting_rank
-        from pcopy.report.streams import print_error, record_refusals_if_requested, tolerant_standard_streams
+        from pcopy.report.streams import print_error, tolerant_standard_streams
 
         if is_reporting_rank(os.environ):
             set_wait_announcer(partial(print_error, self.name))
         words = sys.argv[1:] if argv is None else argv
-        options = _words_before_double_dash(list(map(os.fsdecode, words)))
+        options = words_before_double_dash(list(map(os.fsdecode, words)))
         if INSECURE_LINKS_OPTION in options:
             # Checked before the command line is parsed, because that reads files, to which the option applies.
             from pcopy.fsio.named_file import set_symbolic_link_trust
@@ -179,7 +180,6 @@ class ProgramCommandLine(ABC):
             set_symbolic_link_trust(True)
         if STOP_AT_EOF_OPTION in options and is_reporting_rank(os.environ):
             self._is_standard_input_closed = not interrupts.stop_when_standard_input_ends()
-        record_refusals_if_requested(options)
         with tolerant_standard_streams() as streams:
             streams.is_output_essential = self.needs_standard_output
             try:
@@ -223,12 +223,12 @@ class ProgramCommandLine(ABC):
         except errors.PcopyError as error:
             from pcopy.report.streams import report_refusal
 
-            report_refusal(self.name, error)
+            report_refusal(self.name, error, words)
             return error.status
         except Exception as error:  # an uncaught exception would end with status 1, which means "items failed"
             from pcopy.report.unexpected import report_unexpected_exception
 
-            return report_unexpected_exception(self.name, error)
+            return report_unexpected_exception(self.name, error, words)
 
     def output_if_no_ranks_needed(self, words: Sequence[str]) -> str | None:
         """Return the text to print if no ranks are needed to answer the command line; None if they are needed."""
@@ -252,7 +252,7 @@ class ProgramCommandLine(ABC):
 
         Raise ``RequestRefused`` if the C backend is required but not available.
         """
-        words = _words_before_double_dash(list(map(os.fsdecode, argv)))
+        words = words_before_double_dash(list(map(os.fsdecode, argv)))
         if "--version" in words:
             return f"{self.name} {__version__} (kernel {backend_name()})"
         if "--help" in words:
@@ -322,7 +322,7 @@ class ProgramCommandLine(ABC):
         """
         parser = self.parser()
         words = _joined_with_values(list(map(os.fsdecode, argv)), self.options)
-        end = len(_words_before_double_dash(words))
+        end = len(words_before_double_dash(words))
         if STOP_AT_EOF_OPTION in words[:end]:
             self._refuse_unusable_standard_input(words[:end])
         refuse_unknown_letters(self.option_advice, words[:end], self.flag_letters, self.value_letters)
@@ -443,11 +443,6 @@ def default_config_files() -> list[bytes]:
     if not own.startswith(b"/"):
         own = os.path.expanduser(b"~/.config")
     return [SYSTEM_CONFIG_FILE, *([os.path.join(own, b"pcopy.yaml")] if own.startswith(b"/") else [])]
-
-
-def _words_before_double_dash(words: Sequence[str]) -> Sequence[str]:
-    """Return the words before ``--``. The words after it are operands, even if they begin with a dash."""
-    return words[: words.index("--")] if "--" in words else words
 
 
 def _is_page_requested(words: Sequence[str], letters: str) -> bool:

@@ -265,7 +265,7 @@ exit status:
         """List the archive in this process, without ranks, on standard output. Return the exit status."""
         from pcopy.errors import EXIT_OK, PcopyError
         from pcopy.launch.launcher import is_reporting_rank
-        from pcopy.report.streams import print_error
+        from pcopy.report.streams import report_refusal
 
         if not is_reporting_rank(os.environ):
             return EXIT_OK
@@ -276,7 +276,7 @@ exit status:
 
             return list_archive(arguments)
         except PcopyError as error:
-            print_error(self.name, error)
+            report_refusal(self.name, error, words)
             return error.status
 
     def load_command(self) -> ToolEntryPoint:

@@ -64,7 +64,7 @@ def run_under_launcher(words: Sequence[str], command: ToolEntryPoint) -> int:
         launch = identify_launcher(os.environ)
         transport = None if launch.is_single_rank else _initialise_mpi(launch, words, command)
     except RequestRefused as refusal:
-        return _report_refusal_before_mpi(refusal, command)
+        return _report_refusal_before_mpi(refusal, command, words)
     if transport is None:
         return run_on_forked_ranks(words, command, 0 if launch.is_single_task_step else 1)
     try:
@@ -75,7 +75,7 @@ def run_under_launcher(words: Sequence[str], command: ToolEntryPoint) -> int:
         print_error(command.tool.name, error)
         _abort_all_ranks(transport, error.status)
     except Exception as error:  # Without MPI_Abort the other ranks would wait for this one.
-        _abort_all_ranks(transport, report_unexpected_exception(command.tool.name, error))
+        _abort_all_ranks(transport, report_unexpected_exception(command.tool.name, error, words))
     except BaseException:
         traceback.print_exc()
         _abort_all_ranks(transport, EXIT_INTERNAL)
@@ -185,7 +185,7 @@ def _initialise_mpi(launch: LauncherInfo, words: Sequence[str], command: ToolEnt
     return transport
 
 
-def _report_refusal_before_mpi(refusal: RequestRefused, command: ToolEntryPoint) -> int:
+def _report_refusal_before_mpi(refusal: RequestRefused, command: ToolEntryPoint, words: Sequence[str]) -> int:
     """Print why the job was refused before MPI was initialised, if rank 0 will not do so; return the exit status of
     this rank.
 
@@ -200,5 +200,5 @@ def _report_refusal_before_mpi(refusal: RequestRefused, command: ToolEntryPoint)
         if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
             return refusal.status
         refusal = RequestRefused(f"on {socket.gethostname()}: {refusal}", path=refusal.path, code=refusal.code)
-    report_refusal(command.tool.name, refusal)
+    report_refusal(command.tool.name, refusal, words)
     return refusal.status

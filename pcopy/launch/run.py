@@ -132,7 +132,7 @@ def run_job(command: ToolEntryPoint, words: Sequence[str], ranks: RankStarter) -
     except (RequestRefused, StoppedBeforeStart) as refusal:
         status = max(ranks.gather(refusal.status))
         if ranks.rank == 0:
-            report_refusal(command.tool.name, refusal)
+            report_refusal(command.tool.name, refusal, words)
             if prepared and isinstance(refusal, StoppedBeforeStart):
                 prepared[0].print_resume_advice()
         ranks.wait_until_ranks_may_exit()

@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TextIO, cast
 
 from pcopy.errors import PcopyError, RequestRefused
@@ -106,35 +107,33 @@ def print_error(program: str, text: object) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class _RefusalRecording:
-    """``is_requested``: True if refusals are printed for programs, too."""
+def words_before_double_dash(words: Sequence[str]) -> Sequence[str]:
+    """Return the words before ``--``. The words after it are operands, even if they begin with a dash."""
+    return words[: words.index("--")] if "--" in words else words
 
-    is_requested = False
 
-
-def record_refusals_if_requested(options: Sequence[str]) -> None:
-    """Have ``report_refusal`` print a line for programs if one of ``options``, the words before ``--``, requests it.
-
-    Called before the command line is parsed, because that may refuse it.
+def report_refusal(program: str, error: PcopyError, words: Sequence[bytes | str]) -> None:
+    """Print why the request ``words``, a command line, was refused, in one line. If an option requests it, print the
+    same as a line of ``--errors`` before.
     """
-    pairs = zip(options, [*options[1:], ""], strict=True)
-    _RefusalRecording.is_requested = f"{ERRORS_OPTION}={_STANDARD_ERROR}" in options or (
-        (ERRORS_OPTION, _STANDARD_ERROR) in pairs
-    )
-
-
-def report_refusal(program: str, error: PcopyError) -> None:
-    """Print why the request was refused, in one line. If ``record_refusals_if_requested`` has found that programs read
-    standard error, print the same as a line of ``--errors`` before.
-    """
-    if _RefusalRecording.is_requested and isinstance(error, RequestRefused):
+    if isinstance(error, RequestRefused) and _is_record_requested(words):
         import json
 
         from pcopy.report.lines_file import path_as_json_values
 
-        values = {"operation": REFUSED_OPERATION, "errno": error.code, "message": str(error)}
+        values = {"operation": REFUSED_OPERATION, "errno": error.code, "message": one_line_message(str(error))}
         print(json.dumps({**path_as_json_values(error.path), **values}), file=sys.stderr, flush=True)
     print_error(program, error)
+
+
+def _is_record_requested(words: Sequence[bytes | str]) -> bool:
+    """Return True if an option in ``words`` requests a line for programs about a refusal.
+
+    The command line need not be valid: that may be the reason of the refusal.
+    """
+    options = words_before_double_dash(list(map(os.fsdecode, words)))
+    pairs = pairwise(options)
+    return f"{ERRORS_OPTION}={_STANDARD_ERROR}" in options or (ERRORS_OPTION, _STANDARD_ERROR) in pairs
 
 
 class StandardStreams:

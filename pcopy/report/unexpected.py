@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from pcopy import errors
 from pcopy.report.streams import print_error, report_refusal
@@ -15,10 +16,11 @@ install.
 """
 
 
-def report_unexpected_exception(name: str, error: Exception) -> int:
+def report_unexpected_exception(name: str, error: Exception, words: Sequence[bytes | str]) -> int:
     """Print a message about ``error``, an exception that no other code has caught; return the exit status.
 
-    ``name`` is the program's name. For an error that is probably a bug, the traceback is printed, too.
+    ``name`` is the program's name, ``words`` are its arguments. For an error that is probably a bug, the traceback is
+    printed, too.
     """
     text = missing_package_text(error)
     if isinstance(error, FileNotFoundError) and error.filename is None and not _working_directory_exists():
@@ -26,7 +28,7 @@ def report_unexpected_exception(name: str, error: Exception) -> int:
     elif not text and isinstance(error, errors.RESOURCE_EXCEPTIONS):
         text = f"cannot begin: {errors.resource_error_text(error)}"
     if text:
-        report_refusal(name, errors.RequestRefused(text, code=getattr(error, "errno", None) or 0))
+        report_refusal(name, errors.RequestRefused(text, code=getattr(error, "errno", None) or 0), words)
         return errors.EXIT_REFUSED
     import traceback
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pcopy.cli.pcopy import main as pcopy_main
 from pcopy.errors import RequestRefused
 from tests.support.command import pcopy
 
@@ -28,6 +29,7 @@ REFUSALS: dict[str, tuple[str, list[str], str, int]] = {
     "missing reference": ("pchmod", ["--reference=missing", "tree"], "missing", errno.ENOENT),
     "missing patterns": ("pwalk", ["--exclude-from=missing", "tree"], "missing", errno.ENOENT),
     "missing list": ("prm", ["--yes", "--from=missing", "tree"], "missing", errno.ENOENT),
+    "operation without the option": ("ptar", ["-t", "-f", "missing.tar"], "", 0),
     "value that is no number": ("pcopy", ["--max-delete=x", "tree", "copy"], "", 0),
 }
 
@@ -62,6 +64,27 @@ def test_option_may_be_two_words(area: Path) -> None:
 def test_without_the_option_there_is_no_record(area: Path, more: tuple[str, ...]) -> None:
     assert records(area, "pcopy", *more, "missing", "copy") == []
     assert not (area / "list").exists()
+
+
+def test_option_after_two_dashes_is_a_path(area: Path) -> None:
+    assert records(area, "pcopy", "missing", "--", "--errors=/dev/stderr") == []
+
+
+def test_one_process_has_records_only_for_the_command_line_that_requests_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert pcopy_main(["--errors=/dev/stderr", "-Z"]) == 2
+    assert capsys.readouterr().err.startswith("{")
+    assert pcopy_main(["-Z"]) == 2
+    assert capsys.readouterr().err.startswith("pcopy: ")
+
+
+def test_message_is_that_of_standard_error(area: Path) -> None:
+    finished = pcopy("--errors=/dev/stderr", "--max-delete=" + "\n" + "x" * 20_000, "missing", "copy", cwd=area)
+    record, line = finished.stderr.decode().splitlines()
+    message = json.loads(record)["message"]
+    assert line == f"pcopy: {message}"
+    assert "characters not shown" in message
 
 
 def test_record_under_a_launcher(area: Path) -> None:
