@@ -100,6 +100,15 @@ def is_standard_input(file: str) -> bool:
     return file == "-" or inherited_descriptor(os.fsencode(file)) == 0
 
 
+def may_be_standard_input(word: str) -> bool:
+    """Return True if ``word`` of a command line, an option with its value or the value alone, ends as a value for which
+    ``is_standard_input`` returns True.
+
+    This takes no time worth mentioning; to find the options and their values takes some milliseconds.
+    """
+    return word.endswith(("-", "/stdin")) or (word.endswith("0") and word.rstrip("0").endswith("/"))
+
+
 def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes], *, deletes_selected: bool) -> None:
     """Raise ``RequestRefused`` for a pattern that begins with one of ``paths``, and therefore matches nothing.
 

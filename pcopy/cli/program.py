@@ -341,12 +341,12 @@ class ProgramCommandLine(ABC):
         ``words`` reads it.
         """
         from pcopy.cli.configuration import command_line_options
-        from pcopy.cli.filter_options import is_standard_input
+        from pcopy.cli.filter_options import is_standard_input, may_be_standard_input
 
         if self._is_standard_input_closed:
             raise RequestRefused(f"{STOP_AT_EOF_OPTION}: standard input is closed")
-        if not any(word.endswith(("-", "/0", "/stdin")) for word in words):
-            return  # To read the options as argparse does takes some milliseconds.
+        if not any(map(may_be_standard_input, words)):
+            return
         reading = {word for option in self.options if option.reads_file for word in option.spellings}
         for option in command_line_options(words, self.parser()):
             if option.word in reading and is_standard_input(option.raw_value):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.cli.filter_options import is_standard_input, may_be_standard_input
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.programs import PROGRAMS
 from pcopy.launch import interrupts
@@ -135,6 +136,19 @@ def test_another_reader_of_standard_input_is_refused(
         message = process.stderr.read().decode()
     assert message == f"{program}: {option} reads standard input, and so does --stop-at-eof: name a file\n"
     assert os.listdir(area) == ["tree"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((value, (True, True)) for value in ("-", "/dev/stdin", "/dev/fd/0", "//dev//fd//00", "/proc/self/fd/0")),
+        *((value, (False, True)) for value in ("a-", "/dev/fd/3/0", "stdin/stdin")),
+        *((value, (False, False)) for value in ("", "0", "10", "a", "/dev/fd/3", "/dev/fd/10", "/dev/stdin2")),
+    ],
+)
+def test_a_word_that_is_standard_input_may_be_it(value: str, expected: tuple[bool, bool]) -> None:
+    assert (is_standard_input(value), may_be_standard_input(value)) == expected
+    assert [may_be_standard_input(before + value) for before in ("--from=", "-T")] == [expected[1]] * 2
 
 
 def test_value_that_is_no_file_to_read_is_accepted(area: Path) -> None:
