@@ -24,6 +24,7 @@ from pcopy.api.arguments import (
 from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
 from pcopy.api.typing_names import Generic, ParamSpec, TypeVar, cast
+from pcopy.errors import EXIT_DIFFERENT, EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _Parameters = ParamSpec("_Parameters")
 
-_STOPPED_STATUSES = (75, 128 + 1, 128 + 2, 128 + 10, 128 + 15)
-"""The statuses of a program that was stopped in order: EX_TEMPFAIL, or 128 + the number of a signal."""
+_STOPPED_STATUSES = (EXIT_STOPPED, 128 + 1, 128 + 2, 128 + 10, 128 + 15)
+"""The statuses of a program that was stopped in order: EXIT_STOPPED, or 128 + the number of a signal."""
 _MOST_PATHS_IN_MESSAGE = 100
 """The number of items that failed whose paths are looked for in a message."""
 _INSTEAD_OF_MODE = ("owner", "group", "acl_from", "reference")
@@ -132,7 +133,7 @@ class Function(Generic[_Result]):
         started the ranks.
         """
         result = self._summary(ended)
-        is_done = ended.status == 0 or (ended.status == 1 and self.__name__ == "compare")
+        is_done = ended.status == EXIT_OK or (ended.status == EXIT_DIFFERENT and self.__name__ == "compare")
         if is_done and (result is not None or not self.result):
             return cast(_Result, result)
         if launcher and not (ended.has_begun or ended.is_requested):
@@ -152,15 +153,15 @@ class Function(Generic[_Result]):
         message = message_in_python(message, self.__name__, paths)
         if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
             return Stopped(message, **details)
-        if ended.status == 2 and result is None:
+        if ended.status == EXIT_REFUSED and result is None:
             number, path = (ended.refusal.errno, ended.refusal.path) if ended.refusal else (0, b"")
-            return Refused(message, status=2, errno=number or None, filename=path or None)
+            return Refused(message, status=EXIT_REFUSED, errno=number or None, filename=path or None)
         if ended.status < 0:
             return InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
-        if ended.status not in (0, 1, 2) or (result is None and self.result):
+        if ended.status not in (EXIT_OK, EXIT_INCOMPLETE, EXIT_REFUSED) or (result is None and self.result):
             lost = "" if ended.status > 1 else "; its output is not complete"
             return InternalError(f"{message}{lost}", **details)
-        if ended.status == 1 and self.difference:
+        if ended.status == EXIT_DIFFERENT and self.difference:
             return Different(self.difference(operands, result), **details)
         if first := next(iter(ended.failures), None):
             reason = message_in_python(str(first), self.__name__, paths)

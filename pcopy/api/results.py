@@ -9,9 +9,9 @@ import os
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pcopy.api.escapes import printable_path
 from pcopy.api.records import dataclass, field, field_names
 from pcopy.api.typing_names import Any, Generic, TypeVar
+from pcopy.text import printable_path
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 

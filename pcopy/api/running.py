@@ -27,6 +27,7 @@ from pcopy.api.environment import child_environment
 from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
 from pcopy.api.records import dataclass
 from pcopy.api.typing_names import Generic, TypeVar
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
@@ -571,9 +572,9 @@ def run_command(words: Sequence[bytes], function: str) -> FinishedProcess:
     """
 
     def finish(ended: FinishedProcess) -> FinishedProcess:
-        if ended.status == 0:
+        if ended.status == EXIT_OK:
             return ended
-        kinds: dict[int, type[Error]] = {1: ItemsFailed, 2: Refused}
+        kinds: dict[int, type[Error]] = {EXIT_INCOMPLETE: ItemsFailed, EXIT_REFUSED: Refused}
         from pcopy.api.wording import message_in_python, texts_of_caller
 
         message = message_in_python(ended.message, function, [*texts_of_caller(words)])

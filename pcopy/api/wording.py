@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from keyword import iskeyword
 
-from pcopy.api.escapes import printable_path
 from pcopy.api.keywords import KEYWORDS, OFFERED, PARAMETERS, PROGRAMS, SPELLINGS
+from pcopy.text import printable_path
 
 OPTIONS_OF_PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "archive": {"--file": "archive", "-f": "archive"},

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy import text
-from pcopy.api import escapes
 from pcopy.api.functions import Function
 from pcopy.api.keywords import KEYWORDS
 from pcopy.api.wording import message_in_python
@@ -85,11 +83,6 @@ MESSAGES = {
 @pytest.mark.parametrize(("function", "message"), MESSAGES)
 def test_message(function: str, message: str) -> None:
     assert message_in_python(message, function) == MESSAGES[function, message]
-
-
-@given(st.binary(max_size=40))
-def test_paths_are_printed_as_by_the_programs(path: bytes) -> None:
-    assert escapes.printable_path(path) == text.printable_path(path)
 
 
 @given(st.text(st.sampled_from("-aSRCDT /=x"), min_size=1, max_size=20).filter(lambda name: re.search(r"\S", name)))
