@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from binascii import a2b_base64
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -112,6 +113,8 @@ class Walk(Iterator[Entry], AsyncIterator[Entry]):
         return self
 
     async def __anext__(self) -> Entry:
+        if self._wake_reader is not None and not self._job.output.closed:
+            raise RuntimeError("another task waits for this walk")
         try:
             while not self._lines or self._job.output.closed:
                 if not self._job.output.closed:
@@ -132,14 +135,19 @@ class Walk(Iterator[Entry], AsyncIterator[Entry]):
         """Wait until the output can be read, or is closed."""
         import asyncio
 
-        loop, woken, descriptor = asyncio.get_running_loop(), asyncio.Event(), self._job.output.fileno()
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._wake_reader = lambda: loop.call_soon_threadsafe(woken.set)
-        loop.add_reader(descriptor, woken.set)
+        # The output may be closed meanwhile, and its number be that of another file of the loop.
+        descriptor = os.dup(self._job.output.fileno())
         try:
+            loop.add_reader(descriptor, woken.set)
             await woken.wait()
         finally:
-            loop.remove_reader(descriptor)
             self._wake_reader = None
+            try:
+                loop.remove_reader(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _read(self) -> bool:
         """Read lines, without the first one, which identifies the format. Return False at the end of the output."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 import termios
 import time
 from array import array
+from contextlib import ExitStack
 from operator import attrgetter
 from pathlib import Path
 
@@ -174,6 +176,52 @@ def test_walk_that_ends_early_in_an_event_loop(wide: Path, way: str) -> None:
 
     assert asyncio.run(walk_and_end()) == (None if way in ("cancel", "break") else "ended")
     assert wait_until(lambda: not processes_with(os.environ[TOKEN]), PROMPT)
+
+
+@pytest.mark.parametrize("way", ["aclose", "close"])
+def test_number_of_the_closed_output_belongs_to_another_task(wide: Path, way: str) -> None:
+    """The task that waits for the walk does not end what the loop does for a socket with the same number."""
+
+    async def read_from_socket() -> bytes:
+        walk = pcopy.walk(wide, ["-name", "nothing"], oplimit=100, ranks=1)
+        number = walk._job.output.fileno()
+        waiting = asyncio.create_task(anext(walk, None))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(walk.aclose()) if way == "aclose" else None
+        if closing is None:
+            walk.close()
+        else:
+            while not walk._job.output.closed:
+                await asyncio.sleep(0)
+        with ExitStack() as sockets:
+            ends: tuple[socket.socket, ...] = ()
+            while number not in (end.fileno() for end in ends):
+                ends = tuple(map(sockets.enter_context, socket.socketpair()))
+            own, other = ends if ends[0].fileno() == number else reversed(ends)
+            reader, writer = await asyncio.open_connection(sock=own)
+            assert await waiting is None
+            other.send(b"line\n")
+            line = await asyncio.wait_for(reader.readline(), PROMPT)
+            writer.close()
+        if closing is not None:
+            await closing
+        return line
+
+    assert asyncio.run(read_from_socket()) == b"line\n"
+
+
+def test_second_task_of_a_walk_is_refused(wide: Path) -> None:
+    async def wait_twice() -> None:
+        walk = pcopy.walk(wide, ranks=1)
+        waiting = asyncio.create_task(anext(walk))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="^another task waits for this walk$"):
+            await anext(walk)
+        assert isinstance(await waiting, pcopy.Entry)  # The walk continues.
+        assert isinstance(await anext(walk), pcopy.Entry)
+        await walk.aclose()
+
+    asyncio.run(wait_twice())
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
