@@ -21,8 +21,11 @@ from tests.support.warm import TOKEN
 
 
 @pytest.fixture(autouse=True)
-def own_state(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_state(
+    area: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Each test has a state directory of its own, and leaves no process and no temporary file."""
+    tmp_path_factory.getbasetemp()  # It is made in TMPDIR at the first call.
     token = new_token()
     for name, value in {"XDG_STATE_HOME": area / "state", "HOME": area / "home", "TMPDIR": area / "tmp"}.items():
         (area / "tmp").mkdir(exist_ok=True)
