@@ -2,11 +2,11 @@
 
 Rules:
 
-- The child is started by ``subprocess``, in a session of its own, without code of the caller between fork and exec.
-  No signal handler is installed.
+- No signal handler is installed.
 - The child's standard input is a pipe on which nothing is written. When the caller closes it, or ends in whatever way,
   the program stops in order (``--stop-at-eof``). Launchers pass this on to rank 0.
-- Two threads read the child's outputs, so that the child never waits for the caller. Both end with the child.
+- Two threads read the child's outputs, so that the child never waits for the caller. Both end at most about a
+  second after the child, even if other processes have its outputs.
 - Methods may be called from any thread.
 """
 
@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from subprocess import PIPE, Popen
 
 from pcopy.api.arguments import refusing_unknown_keywords
-from pcopy.api.environment import child_environment
 from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
+from pcopy.api.process import list_file, start_process, write_to_pipe
 from pcopy.api.records import dataclass
 from pcopy.api.typing_names import Generic, TypeVar
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED
@@ -40,12 +38,6 @@ if TYPE_CHECKING:
     from pcopy.api.results import Event, FailedItem, JsonLines, Progress
 
 _Result = TypeVar("_Result")
-
-CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
-"""The file that the child process runs."""
-
-_STANDARD_ERROR = 2
-"""The highest descriptor of a standard stream."""
 
 _MOST_NOTICES = 100
 """The number of lines for people that are kept, for error messages."""
@@ -132,9 +124,9 @@ class RunningJob(Generic[_Result]):
         self._is_reported = False  # True if ``wait`` has raised the exception
         self._outcome: _Result | Exception
         self._output_error: Exception | None = None  # of the thread that reads the output
-        self._list = None if request.listed is None else _list_file(request.listed, request.launcher)
+        self._list = None if request.listed is None else list_file(request.listed, request.launcher)
         try:
-            self._process = self._started_process()
+            self._process = start_process(request.program, request.words, request.launcher, self._list)
         except BaseException:
             self._close_list()
             raise
@@ -146,24 +138,6 @@ class RunningJob(Generic[_Result]):
         except BaseException:
             self._abandon_process()
             raise
-
-    def _started_process(self) -> Popen[bytes]:
-        """Start the program, and return its process. Raise ``OSError``."""
-        request = self._request
-        words, descriptors = [*request.words], []
-        if self._list is not None:
-            descriptors = [self._list.fileno()]
-            name = os.fsencode(self._list.name) if request.launcher else b"/dev/fd/%d" % descriptors[0]
-            words = [b"--null", b"--from=" + name, *words]
-        return Popen(
-            [*request.launcher, sys.executable, "-P", CHILD, request.program, *words],
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=child_environment(os.environ),
-            start_new_session=True,
-            pass_fds=descriptors,
-        )
 
     def _start_reading(self, messages: IO[bytes], reads_output: bool) -> None:
         """Start the threads that read the child's outputs. Raise ``RuntimeError`` if the system allows no thread."""
@@ -216,7 +190,7 @@ class RunningJob(Generic[_Result]):
             if not self._input.closed:
                 # The program also stops when its input holds data. A process that was forked from the caller has the
                 # pipe too, so that closing it may have no effect.
-                _write_to_pipe(self._input.fileno(), b"\n")
+                write_to_pipe(self._input.fileno(), b"\n")
                 with suppress(OSError):
                     self._input.close()
 
@@ -581,36 +555,3 @@ def run_command(words: Sequence[bytes], function: str) -> FinishedProcess:
         raise kinds.get(ended.status, InternalError)(message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()
-
-
-def _write_to_pipe(descriptor: int, data: bytes) -> None:
-    """Write ``data``, which the pipe can hold. Do nothing if no process reads it any more, even if the caller has not
-    left SIGPIPE ignored, as Python does.
-    """
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
-    try:
-        os.write(descriptor, data)
-    except OSError:
-        if signal.SIGPIPE not in blocked:
-            signal.sigtimedwait([signal.SIGPIPE], 0)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _list_file(paths: Sequence[bytes], launcher: Sequence[str | bytes]) -> IO[bytes]:
-    """Return a temporary file that lists ``paths``. The child inherits its descriptor; ranks that a launcher starts
-    open the file by its name instead.
-    """
-    from tempfile import NamedTemporaryFile, TemporaryFile
-
-    file: IO[bytes] = NamedTemporaryFile(prefix="pcopy-list-") if launcher else TemporaryFile()  # noqa: SIM115
-    if (
-        not launcher and file.fileno() <= _STANDARD_ERROR
-    ):  # The caller has closed a standard stream, whose number the child needs.
-        import fcntl
-
-        with file:
-            file = os.fdopen(fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _STANDARD_ERROR + 1), "w+b")
-    file.write(b"".join(path + b"\0" for path in paths))
-    file.seek(0)
-    return file

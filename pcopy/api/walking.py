@@ -7,6 +7,7 @@ from binascii import a2b_base64
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from functools import partial
 from json import loads
 
 from pcopy.api.errors import InternalError
@@ -132,16 +133,17 @@ class Walk(Iterator[Entry], AsyncIterator[Entry]):
             raise
 
     async def _wait_for_output(self) -> None:
-        """Wait until the output can be read, or is closed."""
+        """Wait until the output can be read or is closed, or the program has ended."""
         import asyncio
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        self._wake_reader = lambda: loop.call_soon_threadsafe(woken.set)
+        wake = self._wake_reader = partial(loop.call_soon_threadsafe, woken.set)
         # The output may be closed meanwhile, and its number be that of another file of the loop.
         descriptor = os.dup(self._job.output.fileno())
         try:
             loop.add_reader(descriptor, woken.set)
-            await woken.wait()
+            with self._job._listening(lambda event: None if event else wake()):
+                await woken.wait()
         finally:
             self._wake_reader = None
             try:

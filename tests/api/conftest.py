@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 
 import pcopy
-from pcopy.api import running
+from pcopy.api import process
 from tests.support.command import new_token
 from tests.support.processes import PROMPT, wait_until
 from tests.support.warm import TOKEN
 
 
 @pytest.fixture(autouse=True)
-def own_state(
-    area: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
+def own_state(area: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Each test has a state directory of its own, and leaves no process and no temporary file."""
     tmp_path_factory.getbasetemp()  # It is made in TMPDIR at the first call.
     token = new_token()
@@ -63,7 +61,7 @@ def progress_line(elapsed: float, **more: Any) -> str:
 def child(area: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have the child run ``code`` instead of a program."""
     (area / "child.py").write_text(code)
-    monkeypatch.setattr(running, "CHILD", str(area / "child.py"))
+    monkeypatch.setattr(process, "CHILD", str(area / "child.py"))
 
 
 @pytest.fixture

@@ -478,8 +478,8 @@ class TestChild:
             (area / name).write_text("1 / 0")
         (area / "source").write_text("contents")
         code = (
-            f"import sys; sys.path[0] = {str(area / 'own')!r}; import subprocess, pcopy, pcopy.api.running as running\n"
-            "print(subprocess.check_output([sys.executable, '-P', running.CHILD, 'pcopy', '--version'], text=True))\n"
+            f"import sys; sys.path[0] = {str(area / 'own')!r}; import subprocess, pcopy, pcopy.api.process as process\n"
+            "print(subprocess.check_output([sys.executable, '-P', process.CHILD, 'pcopy', '--version'], text=True))\n"
             "print(pcopy.copy('source', 'copy').copied)"
         )
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

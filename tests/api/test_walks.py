@@ -215,7 +215,7 @@ def test_second_task_of_a_walk_is_refused(wide: Path) -> None:
         walk = pcopy.walk(wide, ranks=1)
         waiting = asyncio.create_task(anext(walk))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="^another task waits for this walk$"):
+        with pytest.raises(RuntimeError, match=r"^another task waits for this walk$"):
             await anext(walk)
         assert isinstance(await waiting, pcopy.Entry)  # The walk continues.
         assert isinstance(await anext(walk), pcopy.Entry)
