@@ -20,11 +20,13 @@ from io import BufferedReader, RawIOBase
 from subprocess import PIPE, Popen
 
 from pcopy.api.environment import child_environment
+from pcopy.api.errors import Error
 from pcopy.api.typing_names import cast
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from io import FileIO
     from typing import IO
 
     from _typeshed import WriteableBuffer
@@ -43,14 +45,16 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 def start_process(
     program: str, words: Sequence[bytes], launcher: Sequence[str | bytes], list_file: IO[bytes] | None
 ) -> Popen[bytes]:
-    """Start a program with the arguments ``words``, and return its process. Raise ``OSError``."""
+    """Start a program with the arguments ``words``, and return its process. Raise ``OSError``, or ``Error`` if the
+    caller has no Python that could run it.
+    """
     words, descriptors = [*words], []
     if list_file is not None:
         descriptors = [list_file.fileno()]
         name = os.fsencode(list_file.name) if launcher else b"/dev/fd/%d" % descriptors[0]
         words = [b"--null", b"--from=" + name, *words]
     process = Popen(
-        [*launcher, sys.executable, "-P", CHILD, program, *words],
+        [*launcher, _interpreter(), "-P", CHILD, program, *words],
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -61,6 +65,15 @@ def start_process(
     process.stdout = BufferedReader(_Output(process, process.stdout))
     process.stderr = BufferedReader(_Output(process, process.stderr))
     return process
+
+
+def _interpreter() -> str:
+    """Return the Python that runs this process. Raise ``Error`` if another program has it embedded."""
+    executable = sys.executable or ""
+    names = (os.path.basename(executable), os.path.basename(os.path.realpath(executable)))
+    if getattr(sys, "frozen", False) or not any("py" in name.lower() for name in names):
+        raise Error(f"sys.executable names no Python that could run the programs: {executable!r}")
+    return executable
 
 
 class _Output(RawIOBase):

@@ -29,6 +29,9 @@ time.sleep(1000)
 """
 
 
+PYTHON = sys.executable
+
+
 def job_of(finish: Callable[[FinishedProcess], Any] = lambda finished: finished.status) -> RunningJob[Any]:
     return RunningJob(Request("pcopy", [], finish))
 
@@ -71,13 +74,25 @@ class TestThreadsThatFail:
     def test_program_that_cannot_be_started_leaves_no_descriptor(
         self, area: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sys, "executable", str(area / "missing"))
+        monkeypatch.setattr(sys, "executable", str(area / "missing-python"))
         descriptors = os.listdir("/proc/self/fd")
         with pytest.raises(FileNotFoundError) as failed:
             pcopy.copy(area, area / "copy", from_=["a"])
         kept = failed  # Its frames refer to the job.
         assert len(os.listdir("/proc/self/fd")) == len(descriptors)
         assert kept.value.errno == errno.ENOENT
+
+    @pytest.mark.parametrize("executable", ["", None, "/usr/sbin/uwsgi", PYTHON])
+    def test_caller_without_a_python(self, area: Path, monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
+        """Another program has Python embedded, or is frozen. It is not started as if it were Python."""
+        monkeypatch.setattr(sys, "executable", executable)
+        if executable == PYTHON:
+            monkeypatch.setattr(sys, "frozen", True, raising=False)
+        with pytest.raises(
+            pcopy.Error, match=r"^sys.executable names no Python that could run the programs: "
+        ) as failed:
+            pcopy.copy(area, area / "copy")
+        assert str(failed.value).endswith(f": {executable or ''!r}")
 
     def test_listener_that_fails(self, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(event: object) -> None:
