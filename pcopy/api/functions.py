@@ -118,8 +118,19 @@ class Function(Generic[_Result]):
             own.listed,
             tuple(launcher),
             progress,
-            _named_job([*own.words, *words]),
+            self._named_job(operands, named, options.get("checkpoint")),
         )
+
+    def _named_job(self, operands: Sequence[Any], named: Mapping[str, Any], checkpoint: Any) -> str | None:
+        """Return the directory that the caller has chosen for the job, as an absolute path, or the name of the job to
+        resume; None if there is none.
+        """
+        if self.mode == "resume":
+            job = _job_path(*operands, **named)
+            return os.fsdecode(os.path.abspath(job) if b"/" in job else job)
+        if checkpoint is None or os.fsencode(checkpoint) == b"none":
+            return None
+        return os.path.abspath(os.fsdecode(checkpoint))
 
     def _finish(
         self,
@@ -408,18 +419,6 @@ def discard(
     words = option_words("discard", {"older_than": older_than}).words
     command = [*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words]
     run_command(command, "discard")
-
-
-def _named_job(words: Sequence[bytes]) -> str | None:
-    """Return the directory that the ``words`` of a command line name for the job, as an absolute path, or the name of
-    the job that they resume; None if there is none.
-    """
-    found = [word.partition(b"=") for word in words if word.startswith((b"--checkpoint=", b"--resume="))]
-    if not found or found[-1][2] == b"none":
-        return None
-    option, _, job = found[-1]
-    is_name = option == b"--resume" and b"/" not in job
-    return os.fsdecode(job if is_name else os.path.abspath(job))
 
 
 def _job_path(job: StrOrBytesPath | UnfinishedJob) -> bytes:

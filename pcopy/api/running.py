@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+_EVENTS_BETWEEN_OTHER_TASKS = 100
+"""After how many events in the queue the event loop may run other tasks."""
 _MOST_NOTICES = 100
 """The number of lines for people that are kept, for error messages."""
 _MOST_NOTICES_IN_MESSAGE = 5
@@ -275,21 +277,24 @@ class RunningJob(Generic[_Result]):
                 await self
             return
         self.stop()
-        async for _event in self:
-            pass
+        await self._end_in_event_loop()
+        self._note_kept_job(error)
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        async for event in self._events_in_event_loop():
-            yield event
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._events_in_event_loop()
 
     async def _events_in_event_loop(self, *, only_progress: bool = False) -> AsyncIterator[Event]:
         import asyncio
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         with self._queue(lambda: loop.call_soon_threadsafe(woken.set), only_progress) as events:
+            count = 0
             while True:
                 while (event := events.take()) is not None:
                     yield event
+                    count += 1
+                    if count % _EVENTS_BETWEEN_OTHER_TASKS == 0:
+                        await asyncio.sleep(0)
                 if events.is_exhausted:
                     return
                 await woken.wait()
@@ -299,10 +304,20 @@ class RunningJob(Generic[_Result]):
         try:
             async for event in self._events_in_event_loop(only_progress=True):
                 self._call_back(event)
-        except BaseException:  # A cancelled task, or an exception of the function that receives the progress.
+        except Exception as error:  # of the function that receives the progress
+            self.stop()
+            await self._end_in_event_loop()
+            self._note_kept_job(error)
+            raise
+        except BaseException:  # The task is cancelled: it must not wait.
             self.stop()
             raise
         return self._result_or_error()
+
+    async def _end_in_event_loop(self) -> None:
+        """Wait until the program has ended."""
+        async for _ in self._events_in_event_loop(only_progress=True):
+            pass
 
     def _result_or_error(self) -> _Result:
         """Return the result of the program, or raise its exception."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +15,7 @@ import pytest
 
 import pcopy
 from pcopy.api import results
+from pcopy.api.events import EventQueue
 from pcopy.api.running import Request, RunningJob
 from tests.api.conftest import PROGRESS, child, progress_line
 from tests.support.processes import HANGS
@@ -146,6 +148,41 @@ for number in range(20):
         asyncio.run(consume(aiter(job)))
     assert [event.path for event in events[::2]] == [b"%d" % number * (number * 5 + 1) for number in range(20)]
     assert [event.text for event in events[1::2]] == [f"notice {number}" for number in range(20)]
+
+
+def test_new_progress_takes_the_place_of_one_that_was_not_taken() -> None:
+    lock = threading.RLock()
+    queue = EventQueue(results.JsonLines(results.FailedItem.from_json), lock, lambda: None)
+    old, new = (pcopy.Progress.from_json({**PROGRESS, "elapsed": number}) for number in (1, 2))
+    with lock:
+        for event in (old, pcopy.Notice("one"), pcopy.Notice("two"), new):
+            queue.put(event)
+    assert [queue.take() for _ in range(4)] == [new, pcopy.Notice("one"), pcopy.Notice("two"), None]
+
+
+def test_events_in_the_queue_leave_time_for_other_tasks(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another task runs at least once in 1,000 events."""
+
+    async def consume() -> None:
+        job = job_with_many_events(area, monkeypatch)
+        events, ticks, count = aiter(job), 0, 0
+        await anext(events)
+        go(job)
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        async for _ in events:
+            count += 1
+            assert ticks >= count // 1000
+        assert count > COUNT
+        ticking.cancel()
+
+    asyncio.run(consume())
 
 
 def test_deadline_while_there_is_no_event(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:

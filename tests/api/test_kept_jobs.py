@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,23 @@ def test_job_is_known(area: Path, large: Path, monkeypatch: pytest.MonkeyPatch, 
     assert differences(large, area / "copy") == []
     assert pcopy.jobs() == []
     assert not (area / "job").exists()
+
+
+def test_path_that_is_written_like_an_option(area: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(area)
+    (area / "copy").mkdir()
+    for name in ("--checkpoint=here", "--resume=here"):
+        (area / name).mkdir()
+    sources = ["--checkpoint=here", "--resume=here", "large"]
+    job = pcopy.start(pcopy.copy, sources, "copy", chunk_size=1 << 20, **SLOWLY)
+    assert wait_until(lambda: (progress := job.progress()) and progress.moved)
+    job.stop()
+    with pytest.raises(pcopy.Stopped) as error:
+        job.wait()
+    assert [unfinished.job for unfinished in pcopy.jobs()] == [error.value.job] == [job.name]
+    assert pcopy.resume(error.value.job or "", bwlimit=0).failed == 0
+    assert differences(large, area / "copy/large") == []
+    assert {*os.listdir(area / "copy")} == {*sources}
 
 
 def test_finished_job_is_not_kept(area: Path, large: Path) -> None:

@@ -253,6 +253,28 @@ else:
         job.stop()
         job.wait(HANGS)
 
+    def test_change_of_a_job_that_is_refused(self, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It ends without any progress; a thread that waits for the first one does not wait for ever."""
+        child(area, monkeypatch, "import os; os.read(0, 1); os.write(2, b'pcopy: no\\n'); os._exit(2)")
+        job = pcopy.start(pcopy.copy, "a", "b")
+        failures: list[BaseException] = []
+
+        def change() -> None:
+            try:
+                job.control(active=1)
+            except pcopy.Refused as refused:
+                failures.append(refused)
+
+        waiting = threading.Thread(target=change, daemon=True)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        job.stop()
+        waiting.join(HANGS)
+        assert [str(failure) for failure in failures] == ["pcopy: only a copy that is recorded and runs can be changed"]
+        with pytest.raises(pcopy.Refused, match=r"^no$"):
+            job.wait()
+
     def test_directory_of_a_job(self, area: Path, large: Path) -> None:
         job = pcopy.start(pcopy.copy, large, area / "copy", checkpoint=area / "job", **SLOWLY)
         begun(job)
@@ -457,6 +479,25 @@ class TestAsyncio:
         with pytest.raises(ZeroDivisionError):
             asyncio.run(left())
         assert sorted(job.state or "" for job in pcopy.jobs()) == ["stopped", "stopped"]
+
+    @pytest.mark.parametrize("way", ["block", "progress"])
+    def test_note_about_the_kept_job(self, area: Path, large: Path, way: str) -> None:
+        def fail(_: pcopy.Progress) -> None:
+            raise ZeroDivisionError
+
+        async def run() -> None:
+            if way == "progress":
+                await pcopy.start(pcopy.copy, large, area / "copy", progress=fail, **SLOWLY)
+            async with pcopy.start(pcopy.copy, large, area / "copy", **SLOWLY) as job:
+                async for event in job:
+                    if isinstance(event, pcopy.Progress):
+                        fail(event)
+
+        with pytest.raises(ZeroDivisionError) as failed:
+            asyncio.run(run())
+        assert processes_with(os.environ[TOKEN]) == []
+        (unfinished,) = pcopy.jobs()
+        assert failed.value.__notes__ == [f"the job is kept; to resume it: pcopy.resume({unfinished.job!r})"]
 
     def test_job_may_outlive_the_loop(self, area: Path, large: Path) -> None:
         async def begin() -> pcopy.RunningJob[pcopy.CopyResult]:
