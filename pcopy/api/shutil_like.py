@@ -10,7 +10,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, product
 
 from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
 from pcopy.api.functions import copy, discard, remove
@@ -141,8 +140,11 @@ def _naming(function: str, called: str) -> Iterator[None]:
         raise InvalidOption(re.sub(rf"^{called}\(", f"{function}(", str(invalid))) from None
 
 
-_BRACKETS = re.compile(r"\[!?(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9._,+ ])+]", re.ASCII)
-"""Brackets of patterns that mean the same for shutil and for pcopy."""
+_SET = r"(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9._,+ ])+]"
+_BRACKETS = re.compile(rf"\[{_SET}|\*\[!{_SET}|\[!{_SET}\*", re.ASCII)
+"""Brackets of patterns that mean the same for shutil and for pcopy. With ``!``, which is one character for shutil and
+one byte for pcopy, an asterisk must be next to them.
+"""
 
 
 def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[bytes]:
@@ -153,30 +155,11 @@ def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[bytes]:
     # For fnmatch "!" at the beginning and backslashes are themselves, and a pattern with a slash matches no name.
     names = [pattern.replace("\\", "\\\\") for pattern in closure[0].cell_contents if pattern and "/" not in pattern]
     for name in names:
-        if "[" in _BRACKETS.sub("", name):
+        if "[" in (rest := _BRACKETS.sub("", name)):
             raise InvalidOption(f"copytree(ignore=...): {name!r}: use the option exclude for such brackets")
-    return [pattern for name in names for pattern in _patterns_of_bytes(os.fsencode(name))]
-
-
-_CHARACTER = (
-    b"[\x01-.0-\x7f]",
-    b"[\xc2-\xdf][\x80-\xbf]",
-    b"[\xe0-\xef][\x80-\xbf][\x80-\xbf]",
-    b"[\xf0-\xf4][\x80-\xbf][\x80-\xbf][\x80-\xbf]",
-    b"[\xc0\xc1\xf5-\xff]",
-)
-"""Patterns of one character in UTF-8, and of a byte that never occurs in it."""
-_MOST_QUESTION_MARKS = 3
-"""There are this power of five patterns for a pattern with question marks."""
-
-
-def _patterns_of_bytes(pattern: bytes) -> list[bytes]:
-    """Return the patterns for ``pattern``: its ``?`` is one character, but in patterns of pcopy it is one byte."""
-    parts = (b"\\" + pattern if pattern.startswith(b"!") else pattern).split(b"?")
-    if len(parts) - 1 > _MOST_QUESTION_MARKS:
-        raise InvalidOption(f"copytree(ignore=...): {os.fsdecode(pattern)!r}: more than {_MOST_QUESTION_MARKS} '?'")
-    characters = product(_CHARACTER, repeat=len(parts) - 1)
-    return [b"".join(chain(*zip(parts, [*chosen, b""], strict=True))) for chosen in characters]
+        if "?" in rest:
+            raise InvalidOption(f"copytree(ignore=...): {name!r}: use the option exclude, in which ? is one byte")
+    return [os.fsencode("\\" + name if name.startswith("!") else name) for name in names]
 
 
 def _is_dangling(failure: FailedItem) -> bool:
