@@ -38,8 +38,34 @@ class Entry:
 
     __slots__ = ("_values", "path")
 
+    if TYPE_CHECKING:
+        path: bytes
+        type: str
+        size: int
+        allocated: int
+        links: int
+        mode: int
+        uid: int
+        gid: int
+        inode: int
+        device: int
+        atime_ns: int
+        mtime_ns: int
+        ctime_ns: int
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in Entry.__slots__:  # while the object is copied or unpickled
+                raise AttributeError(name)
+            try:
+                return self._values[name]
+            except KeyError:
+                raise AttributeError(f"{name!r} is not among the fields of this walk") from None
+
     def __init__(self, line: bytes) -> None:
-        """Read a line of a listing. Raise ``ValueError`` or ``KeyError`` if it is not one."""
+        """Read a line of a listing. Raise ``ValueError``, ``KeyError``, ``AttributeError`` or ``TypeError`` if it is
+        not one.
+        """
         values: dict[str, Any] = loads(line)
         path: str = values.pop("path")
         exact = values.pop("path_b64", None)
@@ -48,13 +74,8 @@ class Entry:
             values["mode"] = int(values["mode"], 8)
         self._values = values
 
-    def __getattr__(self, name: str) -> Any:
-        if name in Entry.__slots__:  # while the object is copied or unpickled
-            raise AttributeError(name)
-        try:
-            return self._values[name]
-        except KeyError:
-            raise AttributeError(f"{name!r} is not among the fields of this walk") from None
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
 
     def __repr__(self) -> str:
         texts = {name: f"{value:#o}" if name == "mode" else repr(value) for name, value in self._values.items()}

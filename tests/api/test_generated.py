@@ -144,6 +144,9 @@ result: pcopy.CopyResult = pcopy.copy("a", Path("b"), existing="changed", bwlimi
 count: int = pcopy.copy(["a", b"b"], "c", dry_run="all", checkpoint_interval=timedelta(minutes=1), ranks=None).copied
 for entry in pcopy.walk("a", ["-type", "f"], newer_than="7d"):
     path: bytes = entry.path
+    kind: str = entry.type
+    numbers: list[int] = [entry.size, entry.allocated, entry.links, entry.mode, entry.uid, entry.gid, entry.inode]
+    numbers += [entry.device, entry.atime_ns, entry.mtime_ns, entry.ctime_ns]
 job: pcopy.RunningJob[pcopy.CopyResult] = pcopy.start(pcopy.sync, "a", "b", max_delete=3, launcher=["srun"])
 for event in job:
     if isinstance(event, pcopy.Progress):
@@ -180,6 +183,8 @@ BAD = {
     'pcopy.copy("a", "b").nothing': "attr-defined",
     'pcopy.copy("a", "b").copied = 1': "misc",
     "pcopy.Nothing": "attr-defined",
+    'next(pcopy.walk("a")).sizze': "attr-defined",
+    'next(pcopy.walk("a")).size = 1.5': "assignment",
 }
 
 

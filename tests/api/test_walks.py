@@ -239,6 +239,13 @@ def test_lines_that_arrive_in_parts(area: Path, monkeypatch: pytest.MonkeyPatch,
     walk.close()
 
 
+def test_fields_of_an_entry_are_listed(tree: Path) -> None:
+    entry = next(pcopy.walk(tree, fields=["size", "mtime_ns"]))
+    assert {name for name in dir(entry) if not name.startswith("_")} == {"path", "type", "size", "mtime_ns"}
+    with pytest.raises(AttributeError, match="'mode' is not among the fields of this walk"):
+        _ = entry.mode
+
+
 def test_items_that_cannot_be_read_are_reported_at_the_end(area: Path, tree: Path) -> None:
     entries = []
     with pytest.raises(pcopy.ItemsFailed) as failed:
