@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from operator import index
 
 from pcopy.api.errors import InvalidOption
 from pcopy.api.records import dataclass
@@ -184,8 +185,8 @@ def _choice(value: object, kind: str) -> list[bytes]:
 
 
 def _integer(value: object, kind: str) -> list[bytes]:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return [b"%d" % value]
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return [b"%d" % index(value)]
     if value == "auto" and kind.endswith("auto"):
         return [b"auto"]
     raise _WrongValue("a whole number or 'auto'" if kind.endswith("auto") else "a whole number")

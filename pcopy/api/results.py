@@ -388,11 +388,11 @@ class UnfinishedJob(JsonObject):
     progress: Progress | None = None
 
     @classmethod
-    def from_line(cls, values: dict[str, Any]) -> UnfinishedJob:
+    def from_line(cls, values: Mapping[str, Any]) -> UnfinishedJob:
         """Return the job in a line of ``pcopy --jobs --json``."""
-        del values["directory"]
-        directory, progress = a2b_base64(values.pop("directory_b64")), values.pop("progress", None)
-        return cls.from_json(values, directory=directory, progress=progress and Progress.from_json(progress))
+        known = {key: value for key, value in values.items() if key != "directory_b64"}
+        directory, progress = a2b_base64(values["directory_b64"]), values.get("progress")
+        return cls.from_json(known, directory=directory, progress=progress and Progress.from_json(progress))
 
 
 _MOST_LINES_IN_MEMORY = 10_000
@@ -432,6 +432,11 @@ class JsonLines(Generic[_Value]):
         """Return the objects of some lines after ``place``, and the place after them; no object at the end."""
         from json import loads
 
+        lines, place = self._lines_of_portion(place)
+        return [self._parse(loads(line)) for line in lines], place
+
+    def _lines_of_portion(self, place: tuple[int, int]) -> tuple[list[bytes], tuple[int, int]]:
+        """Return some lines after ``place``, and the place after them; no line at the end."""
         index, offset = place
         lines = self._lines[index : index + _LINES_OF_PORTION]
         if not lines and offset < self._file_size:
@@ -444,12 +449,13 @@ class JsonLines(Generic[_Value]):
             offset += sum(map(len, lines))
         else:
             index += len(lines)
-        return [self._parse(loads(line)) for line in lines], (index, offset)
+        return lines, (index, offset)
 
     def parsed(self, parse: Callable[[Mapping[str, Any]], _Other]) -> JsonLines[_Other]:
         """Return the same lines, with other objects. No more lines may be added."""
         others = JsonLines(parse)
-        others._lines, others._file, others._count = self._lines, self._file, self._count
+        others._lines, others._file = self._lines, self._file
+        others._count, others._file_size = self._count, self._file_size
         return others
 
     def __len__(self) -> int:
@@ -475,6 +481,9 @@ class JsonLines(Generic[_Value]):
     def _all_lines(self) -> Iterable[bytes]:
         yield from self._lines
         if self._file is not None:
-            self._file.flush()
-            with open(f"/proc/self/fd/{self._file.fileno()}", "rb") as file:  # has a position of its own
-                yield from file
+            place = len(self._lines), 0
+            while True:
+                lines, place = self._lines_of_portion(place)
+                if not lines:
+                    return
+                yield from lines

@@ -34,6 +34,20 @@ def test_mistake(case: str) -> None:
         mistake()
 
 
+class Whole:
+    """A whole number of another package, such as NumPy."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+def test_whole_numbers_of_other_packages() -> None:
+    assert b"--ranks=3" in functions.copy.request(("a", "b"), {"ranks": Whole()}).words
+    for wrong in (True, 3.0, "3"):
+        with pytest.raises(pcopy.InvalidOption, match="not a whole number"):
+            functions.copy.request(("a", "b"), {"ranks": wrong})
+
+
 def test_unknown_keyword_of_control(area: Path, tree: Path) -> None:
     with pcopy.start(pcopy.copy, tree, area / "copy", ranks=1) as job:
         control: Any = job.control

@@ -13,6 +13,7 @@ import pytest
 
 import pcopy
 from pcopy.api import records, results
+from tests.api.conftest import PROGRESS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,3 +139,44 @@ def test_all_results_are_dataclasses() -> None:
 
 def _annotated(cls: type) -> list[str]:
     return list(inspect.get_annotations(cls))
+
+
+def lines_in_a_file(monkeypatch: pytest.MonkeyPatch) -> results.JsonLines[Any]:
+    monkeypatch.setattr(results, "_MOST_LINES_IN_MEMORY", 2)
+    lines: results.JsonLines[Any] = results.JsonLines(dict)
+    for number in range(500):
+        lines.append(b'{"number": %d}\n' % number)
+    return lines
+
+
+def test_other_objects_of_the_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = lines_in_a_file(monkeypatch).parsed(lambda values: values["number"])
+    found: list[int] = []
+    portion, place = others.portion((0, 0))
+    while portion:
+        found += portion
+        portion, place = others.portion(place)
+    assert found == list(others) == list(range(500))
+    assert (place, len(others)) == (others.end(), 500)
+
+
+def test_lines_need_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = lines_in_a_file(monkeypatch)
+
+    def refuse(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", refuse)
+    both = zip(lines, lines, strict=True)
+    assert [one["number"] for one, other in both if one == other] == list(range(500))
+
+
+def test_line_of_an_unfinished_job_is_not_changed() -> None:
+    line = {"directory": "/a", "directory_b64": "L2E=", "job": "name", "state": "stopped", "new": 1}
+    line["progress"] = {**PROGRESS, "elapsed": 1}
+    values = dict(line)
+    job = pcopy.UnfinishedJob.from_line(values)
+    assert values == line
+    assert (job.directory, job.other) == (b"/a", {"new": 1})
+    assert job.progress is not None
+    assert job.progress.elapsed == 1
