@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _PREFIXES = ("PMI_", "PMIX_", "HYDI_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_STEP")
+"""Beginnings of the names of variables of launchers."""
 _NAMES = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS")
-"""Variables of launchers."""
+"""Names of further variables of launchers."""
 
 _SETTING_PREFIXES = ("OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_")
+"""Beginnings of the names of variables by which users configure Open MPI."""
 _KEPT_NAMES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-"""Variables by which users configure Open MPI."""
+"""Names of further variables by which users configure Open MPI."""
 _SETTINGS_OF_LAUNCHERS = (
     *("ess", "pmix", "initial_wdir", "orte_app_num", "orte_bound_at_launch", "orte_ess", "orte_hnp_uri"),
     *("orte_jobfam", "orte_launch", "orte_local_daemon", "orte_num_nodes", "orte_precondition", "orte_top_session"),

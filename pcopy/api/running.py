@@ -217,7 +217,8 @@ class RunningJob(Generic[_Result]):
 
         ``bwlimit``: bytes per second; ``oplimit``: metadata operations per second; 0: no limit. ``active``: the number
         of ranks that work. ``pause``: True pauses, False continues. Wait for the first progress of the job, since its
-        name is not known earlier. Raise ``Refused`` if the job is not recorded.
+        name is not known earlier, or for its end; in a coroutine, use ``asyncio.to_thread``. Raise ``Refused`` if the
+        job is not recorded.
         """
         from pcopy.api.results import Progress
 
