@@ -495,7 +495,7 @@ class TestAsyncio:
 
         with pytest.raises(ZeroDivisionError) as failed:
             asyncio.run(run())
-        assert processes_with(os.environ[TOKEN]) == []
+        assert wait_until(lambda: not processes_with(os.environ[TOKEN]), PROMPT)
         (unfinished,) = pcopy.jobs()
         assert failed.value.__notes__ == [f"the job is kept; to resume it: pcopy.resume({unfinished.job!r})"]
 
