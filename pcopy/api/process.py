@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from io import BufferedReader, RawIOBase
+from io import BufferedReader, FileIO, RawIOBase
 from subprocess import PIPE, Popen
 
 from pcopy.api.environment import child_environment
@@ -26,7 +26,6 @@ from pcopy.api.typing_names import cast
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from io import FileIO
     from typing import IO
 
     from _typeshed import WriteableBuffer
@@ -81,7 +80,7 @@ class _Output(RawIOBase):
 
     def __init__(self, process: Popen[bytes], pipe: IO[bytes] | None) -> None:
         self._process = process
-        self._pipe = cast("FileIO", cast("BufferedReader", pipe).detach())
+        self._pipe = cast(FileIO, cast(BufferedReader, pipe).detach())
         self._process_descriptor: int | None = None
         self._until: float | None = None
         """When the output counts as ended, once the process has ended."""
