@@ -74,8 +74,6 @@ class Function(Generic[_Result]):
         self.difference = difference
         self.__name__ = self.__qualname__ = operands.__name__
         self.__module__ = "pcopy"
-        text = (operands.__doc__ or "").rstrip()
-        self.__doc__ = f"{text}\n\n    The options are those of the program {program} (man {program})."
         code = operands.__code__
         self.parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -88,6 +86,13 @@ class Function(Generic[_Result]):
 
     def __repr__(self) -> str:
         return f"<function pcopy.{self.__name__}>"
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What the function does, and its options; from the stub, which is generated from the table of options."""
+        from pcopy.api.signatures import docs_of
+
+        return docs_of(self.__name__) or (self.operands.__doc__ or "")
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -350,6 +355,8 @@ def restripe(paths: Paths) -> list[bytes]:
 
 class _WalkFunction(Function[None]):
     """The function ``walk``: it returns the entries while the program runs, and has no summary."""
+
+    __doc__ = Function.__doc__  # the property
 
     def __call__(self, *operands: Any, **options: Any) -> Walk:  # type: ignore[override]
         from pcopy.api.walking import Walk

@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
@@ -17,6 +17,9 @@ from pcopy.api.results import FailedItem
 from pcopy.api.typing_names import Any, TypeVar
 
 _Path = TypeVar("_Path", bound=str | os.PathLike[str])
+NOT_OF_COPYTREE = ("no_target_directory", "dereference")
+NOT_OF_RMTREE = ("from_", "null", "recursive")
+"""The options of ``copy`` and ``remove`` that ``copytree`` and ``rmtree`` do not have."""
 _IGNORE_PATTERNS = shutil.ignore_patterns().__qualname__
 
 
@@ -40,8 +43,7 @@ def copytree(
         raise InvalidOption(
             "copytree(copy_function=...): only shutil.copy2 is possible, since files are not copied here"
         )
-    for fixed in {"no_target_directory", "dereference"} & options.keys():
-        raise InvalidOption(f"copytree({fixed}=...): not an option of copytree; use pcopy.copy")
+    _refuse_options("copytree", "copy", NOT_OF_COPYTREE, options)
     if ignore is not None:
         others = options.pop("exclude", None) or ()
         options["exclude"] = [*_patterns(ignore), *([others] if isinstance(others, (str, bytes)) else others)]
@@ -85,6 +87,7 @@ def rmtree(
     """
     if dir_fd is not None:
         raise NotImplementedError("rmtree(dir_fd=...): another process removes the tree; give a path")
+    _refuse_options("rmtree", "remove", NOT_OF_RMTREE, options)
     with _naming("rmtree", "remove"):
         remove.request((os.curdir,), dict(options))  # raises InvalidOption for options; a wrong path is an OSError
 
@@ -126,6 +129,13 @@ def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Call
             failure = OSError(number, each.message if each.errno else os.strerror(number), shown)
             failure.__cause__ = items
             yield getattr(os, each.operation, os.unlink), shown, failure
+
+
+def _refuse_options(function: str, called: str, names: Iterable[str], options: Mapping[str, Any]) -> None:
+    """Raise ``InvalidOption`` if one of ``names`` is among the ``options`` of a function that calls another one."""
+    for name in names:
+        if name in options:
+            raise InvalidOption(f"{function}({name}=...): not an option of {function}; use pcopy.{called}")
 
 
 rmtree.avoids_symlink_attacks = True  # type: ignore[attr-defined]

@@ -1,9 +1,14 @@
-"""The signatures of the functions, with the types of the stub. Loaded when ``inspect.signature`` asks for one."""
+"""The signatures of the functions, with the types of the stub, and their documentation. Loaded when ``inspect`` or
+``help`` asks for them.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pcopy.api.keywords import KEYWORDS
@@ -23,6 +28,7 @@ TYPES: Mapping[str, str] = {
     "listing": "Paths",
 }
 """The type of each kind of values (``arguments.py``) but choices."""
+_STUB = Path(__file__).parents[1] / "__init__.pyi"
 LAUNCHER_TYPE = "Sequence[str | bytes]"
 PROGRESS_TYPE = "Callable[[Progress], object]"
 
@@ -58,3 +64,18 @@ def signature_of(operands: Callable[..., Any], result: str) -> inspect.Signature
     ]
     parameters = inspect.signature(operands).parameters.values()
     return inspect.Signature([*parameters, *options], return_annotation=result or "Walk")
+
+
+@cache
+def _docs_of_stub() -> Mapping[str, str]:
+    """Return the documentation of each function in the stub; nothing if it is not installed."""
+    try:
+        tree = ast.parse(_STUB.read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+    return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def docs_of(function: str) -> str:
+    """Return what the stub says about a function and its options; empty if the stub is not installed."""
+    return _docs_of_stub().get(function, "")

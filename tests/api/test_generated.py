@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import pydoc
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import pcopy
-from pcopy.api import functions
+from pcopy.api import functions, signatures
 from pcopy.cli.argument_types import Option
 from pcopy.cli.programs import load_program
 from tests.support.command import REPOSITORY
@@ -37,6 +39,7 @@ def test_new_option_becomes_a_keyword(program: str, monkeypatch: pytest.MonkeyPa
     new = Option("--new-size", program, command_line.options[0].group, "a new option", value="SIZE")
     names = [name for name in draw_python.FUNCTIONS if getattr(functions, name).program == program and name != "resume"]
     monkeypatch.setitem(command_line.__dict__, "options", (*command_line.options, new))
+    names += {"pcopy": ["copytree"], "prm": ["rmtree"]}.get(program, [])
     text = draw_python.stub()
     assert text.count("\n    new_size: int | str | None = ...,\n") == len(names) > 0
     assert '"new_size": {' in draw_python.keywords_module()
@@ -113,7 +116,7 @@ def test_signatures_are_shown_by_notebooks() -> None:
 def test_signatures_have_the_types_of_the_stub() -> None:
     """``None`` is the default of each option; the stub writes an ellipsis for all defaults."""
     for node in ast.parse(STUB.read_text()).body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef) and node.name not in draw_python.NAMESAKES:
             shown = inspect.signature(getattr(pcopy, node.name))
             parameters = [*node.args.args, *node.args.kwonlyargs]
             written = {each.arg: ast.unparse(each.annotation or each) for each in parameters}
@@ -125,6 +128,41 @@ def test_signatures_have_the_types_of_the_stub() -> None:
             assert all(
                 shown.parameters[each.arg].kind is inspect.Parameter.KEYWORD_ONLY for each in node.args.kwonlyargs
             )
+
+
+@pytest.mark.parametrize(("name", "called"), [("copytree", "copy"), ("rmtree", "remove")])
+def test_namesakes_of_shutil_have_the_options_of_the_functions_that_they_call(name: str, called: str) -> None:
+    nodes = {node.name: node for node in ast.parse(STUB.read_text()).body if isinstance(node, ast.FunctionDef)}
+    own, other = ({each.arg: ast.unparse(each) for each in nodes[which].args.kwonlyargs} for which in (name, called))
+    left_out = {"copytree": {"no_target_directory", "dereference"}, "rmtree": {"from_", "null", "recursive"}}[name]
+    assert own == {key: text for key, text in other.items() if key not in left_out} | (
+        {"onexc": own["onexc"], "dir_fd": "dir_fd: int | None"} if name == "rmtree" else {}
+    )
+    parameters = list(inspect.signature(getattr(shutil, name)).parameters)
+    assert [each.arg for each in nodes[name].args.args] == [each for each in parameters if each not in own]
+
+
+@pytest.mark.parametrize("function", draw_python.FUNCTIONS)
+def test_help_explains_each_option(function: str) -> None:
+    """With a sentence."""
+    text = pydoc.plain(pydoc.render_doc(getattr(pcopy, function)))
+    assert "\n    Options:\n    \n" in text
+    shown = re.findall(r"^    - ``(\w+)``: \S.{10}", text, re.M)
+    parameters = inspect.signature(getattr(pcopy, function)).parameters.values()
+    own = getattr(pcopy, function).parameters
+    assert sorted(shown) == sorted(each.name for each in parameters if each.name not in own) != []
+
+
+def test_help_without_the_stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signatures, "_STUB", Path("/nonexistent"))
+    signatures._docs_of_stub.cache_clear()
+    assert (inspect.getdoc(pcopy.sync) or "").startswith("Make ``destination`` equal to ``source``")
+    signatures._docs_of_stub.cache_clear()
+
+
+def test_help_of_an_option() -> None:
+    text = pydoc.plain(pydoc.render_doc(pcopy.copy))
+    assert "\n    - ``max_errors``: stop after N failed items, with status 75 (default 0: never)\n" in text
 
 
 def test_help_shows_the_types() -> None:
@@ -161,7 +199,8 @@ except pcopy.ItemsFailed as failed:
     if failed.job is not None:
         pcopy.resume(failed.job)
 pcopy.discard(pcopy.jobs()[0])
-target: Path = pcopy.copytree("a", Path("b"), dirs_exist_ok=True)
+target: Path = pcopy.copytree("a", Path("b"), dirs_exist_ok=True, exclude="x", launcher=["srun"])
+pcopy.rmtree(b"a", ignore_errors=True, max_errors=3)
 
 
 async def wait() -> pcopy.ArchiveResult:
@@ -180,6 +219,9 @@ BAD = {
     'pcopy.copy("a", "b", exclude=[1])': "list-item",
     'pcopy.start(pcopy.copy, "a", "b", exsting="changed")': "call-arg",
     'pcopy.start(pcopy.copy, "a")': "call-arg",
+    'pcopy.copytree("a", "b", exclud="x")': "call-arg",
+    'pcopy.copytree("a", "b", dereference=True)': "call-arg",
+    'pcopy.rmtree("a", force="yes")': "arg-type",
     'pcopy.copy("a", "b").nothing': "attr-defined",
     'pcopy.copy("a", "b").copied = 1': "misc",
     "pcopy.Nothing": "attr-defined",
