@@ -24,7 +24,8 @@ request before it changes anything.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from errno import EISDIR
 from functools import wraps
 from operator import index
 
@@ -37,19 +38,12 @@ Paths = StrOrBytesPath | Sequence[StrOrBytesPath]
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-_OTHER_WORDS = {
-    "n": "ranks",
-    **dict.fromkeys(("processes", "workers", "threads", "nproc", "jobs"), "ranks"),
-    "timeout": "start(), and wait(timeout) of the job",
-    "ignore": "exclude",
-    "overwrite": "existing",
-    "follow_symlinks": "dereference",
-}
-"""What users may mean by words that are no keywords."""
+_LONGEST_SHOWN_VALUE = 80
+"""A value whose text has more characters is shown as its type."""
 
 
 class _WrongValue(Exception):
-    """A value has the wrong type; the text says which one is expected."""
+    """A value has the wrong type; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -70,73 +64,109 @@ def option_words(function: str, options: Mapping[str, object], parameters: Seque
 
     words: list[bytes] = []
     listed = None
+    if unknown := [keyword for keyword in options if function not in KEYWORDS.get(keyword, {})]:
+        from pcopy.api.unknown_keywords import text_about_unknown_keywords
+
+        known = [*(name for name, kinds in KEYWORDS.items() if function in kinds), *parameters, "launcher", "progress"]
+        raise InvalidOption(text_about_unknown_keywords(function, unknown, known))
     for keyword, value in options.items():
-        kind, functions = KEYWORDS.get(keyword, {}).get(function), KEYWORDS.get(keyword)
-        if kind is None:
-            advice = _advice(function, keyword, functions or (), parameters)
-            raise InvalidOption(f"{function}() has no option {keyword!r}{advice}")
+        kind = KEYWORDS[keyword][function]
         if value is None or (value is False and kind.startswith("flag")):
             continue
         if kind == "listing" and not isinstance(value, (str, bytes, os.PathLike)):
-            listed = paths_of(value, keyword, may_be_empty=True)
+            listed = paths_of(value, f"{function}({keyword}", may_be_empty=True)
             continue
         option = b"--" + keyword.rstrip("_").replace("_", "-").encode()
         try:
             texts = _CONVERTERS[kind.split()[0]](value, kind)
         except _WrongValue as wrong:
-            raise InvalidOption(f"{function}({keyword}={value!r}): not {wrong}") from None
+            raise wrong_value(f"{function}({keyword}", value, wrong) from None
         words += [option if text is None else option + b"=" + text for text in texts]
     return OptionWords(words, listed)
 
 
+def wrong_value(name: str, value: object, why: object) -> InvalidOption:
+    """Return the exception about a ``value``; ``name`` has the function and the parameter, as in ``copy(source``."""
+    return InvalidOption(f"{name}={shown_value(value)}): {why}")
+
+
+def file_path_of(value: object, name: str, why: str) -> bytes:
+    """Return the path of a file as bytes. Raise ``InvalidOption`` with the reason ``why`` if it is a directory."""
+    path = path_of(value, name)
+    if os.path.isdir(path):
+        raise InvalidOption(f"{name}={shown_value(value)}): a directory; {why}", errno=EISDIR, filename=path)
+    return path
+
+
+def shown_value(value: object) -> str:
+    """Return ``value`` as in the source text of Python; only the type of a long one."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN_VALUE else f"{type(value).__name__}(...)"
+
+
 def path_of(value: object, name: str) -> bytes:
-    """Return a path as bytes. Raise ``InvalidOption`` with the parameter's ``name`` if ``value`` is no path."""
+    """Return a path as bytes. Raise ``InvalidOption`` if ``value`` is none; ``name`` is as in ``wrong_value``."""
     try:
         return _path(value, name)[0]
     except _WrongValue as wrong:
-        raise InvalidOption(f"{name}={value!r}: not {wrong}") from None
+        raise wrong_value(name, value, wrong) from None
 
 
 def paths_of(value: object, name: str, *, may_be_empty: bool = False) -> list[bytes]:
-    """Return one or several paths as bytes. Raise ``InvalidOption`` if ``value`` is neither."""
+    """Return one or several paths as bytes. Raise ``InvalidOption`` if ``value`` is neither, or has none."""
     if isinstance(value, (str, bytes, os.PathLike)):
         return [path_of(value, name)]
+    try:
+        paths = _paths(value, "")
+        if paths or may_be_empty:
+            return paths
+        raise _WrongValue("no path")
+    except _WrongValue as wrong:
+        raise wrong_value(name, value, wrong) from None
+
+
+def words_of(value: object, name: str) -> list[bytes]:
+    """Return a sequence of words as bytes. Raise ``InvalidOption`` if ``value`` is none."""
+    try:
+        if isinstance(value, str):
+            import shlex
+
+            raise _WrongValue(f"not a sequence of words; write {shlex.split(value)!r}")
+        if isinstance(value, bytes):
+            raise _WrongValue("not a sequence of words")
+        return [_word(word) for word in _items(value, "not a sequence of words")]
+    except (_WrongValue, ValueError) as wrong:
+        why = wrong if isinstance(wrong, _WrongValue) else "not a sequence of words"
+        raise wrong_value(name, value, why) from None
+
+
+def _word(value: object) -> bytes:
+    """Return one word of a sequence as bytes."""
+    if isinstance(value, (str, bytes)):
+        return _encoded(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    raise _WrongValue(f"{shown_value(value)} is not text" + (f"; write '{value}'" if is_number else ""))
+
+
+def _items(value: object, why: str, *, is_ordered: bool = True) -> list[object]:
+    """Return the items of a sequence. Raise ``_WrongValue`` with the reason ``why`` if ``value`` is none.
+
+    Neither mappings nor open files are sequences of words, and a set is none if the order of the words has a meaning.
+    """
+    if hasattr(value, "read"):
+        raise _WrongValue(f"{why}: a file object; give the name of a file, or its lines")
+    if isinstance(value, Mapping):
+        raise _WrongValue(f"{why}: a mapping")
+    if is_ordered and isinstance(value, Set):
+        raise _WrongValue(f"{why}: a set has no order")
     if not isinstance(value, Iterable):
-        raise InvalidOption(f"{name}={value!r}: neither a path (str, bytes or os.PathLike) nor a sequence of paths")
-    paths = [path_of(path, name) for path in value]
-    if not (paths or may_be_empty):
-        raise InvalidOption(f"{name}={value!r}: no path")
-    return paths
+        raise _WrongValue(why)
+    return list(value)
 
 
 def optional_paths_of(value: object, name: str) -> list[bytes]:
     """Return no path for None, otherwise one or several paths as bytes."""
     return [] if value is None else paths_of(value, name)
-
-
-def _advice(function: str, keyword: str, functions: Iterable[str], more: Sequence[str]) -> str:
-    """Return the end of the message about an unknown keyword. ``functions`` are those that have it, and ``more`` the
-    parameters of ``function``.
-    """
-    from difflib import get_close_matches
-
-    from pcopy.api.keywords import KEYWORDS, LEFT_OUT
-
-    reason = LEFT_OUT.get(f"{function} {keyword}", LEFT_OUT.get(keyword))
-    if reason:
-        return f": {reason}"
-    known = [name for name, kinds in KEYWORDS.items() if function in kinds]
-    other = _OTHER_WORDS.get(keyword, "")
-    if other in known or "(" in other:
-        return f"; use {other}"
-    nearest = get_close_matches(keyword, [*known, *more, "launcher", "progress"], 1)
-    return f"; the nearest is {nearest[0]!r}" if nearest else _text_about_functions([*functions])
-
-
-def _text_about_functions(functions: Sequence[str]) -> str:
-    """Return which functions have a keyword; empty if none has it."""
-    have = "has" if len(functions) == 1 else "have"
-    return f"; {', '.join(f'{name}()' for name in functions)} {have} it" if functions else ""
 
 
 def refusing_unknown_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -146,12 +176,10 @@ def refusing_unknown_keywords(function: Callable[_Parameters, _Result]) -> Calla
 
     @wraps(function)
     def call(*arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
-        if unknown := next((keyword for keyword in keywords if keyword not in names), None):
-            from difflib import get_close_matches
+        if unknown := [keyword for keyword in keywords if keyword not in names]:
+            from pcopy.api.unknown_keywords import text_about_unknown_keywords
 
-            nearest = get_close_matches(unknown, names, 1)
-            advice = f"; the nearest is {nearest[0]!r}" if nearest else ""
-            raise InvalidOption(f"{function.__name__}() has no option {unknown!r}{advice}")
+            raise InvalidOption(text_about_unknown_keywords(function.__name__, unknown, names))
         return function(*arguments, **keywords)
 
     return call
@@ -162,9 +190,9 @@ def _encoded(value: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> byte
     try:
         encoded = os.fsencode(value)
     except UnicodeEncodeError as error:
-        raise _WrongValue(f"text that the file system can encode ({error.reason})") from None
+        raise _WrongValue(f"not text that the file system can encode ({error.reason})") from None
     if b"\0" in encoded:
-        raise _WrongValue("text without NUL characters")
+        raise _WrongValue("not text without NUL characters")
     return encoded
 
 
@@ -174,28 +202,32 @@ def _flag(value: object, kind: str) -> list[bytes | None]:
         return [None]
     if choices and value in choices:
         return [str(value).encode()]
-    raise _WrongValue(f"True, False or one of {', '.join(choices)}" if choices else "True or False")
+    raise _WrongValue(f"not True, False or one of {', '.join(choices)}" if choices else "not True or False")
 
 
 def _choice(value: object, kind: str) -> list[bytes]:
     choices = kind.split()[1:]
     if isinstance(value, str) and value in choices:
         return [value.encode()]
-    raise _WrongValue(f"one of {', '.join(choices)}")
+    raise _WrongValue(f"not one of {', '.join(choices)}")
 
 
 def _integer(value: object, kind: str) -> list[bytes]:
     if hasattr(value, "__index__") and not isinstance(value, bool):
         return [b"%d" % index(value)]
-    if value == "auto" and kind.endswith("auto"):
+    if isinstance(value, str) and value == "auto" and kind.endswith("auto"):
         return [b"auto"]
-    raise _WrongValue("a whole number or 'auto'" if kind.endswith("auto") else "a whole number")
+    raise _WrongValue("not a whole number or 'auto'" if kind.endswith("auto") else "not a whole number")
 
 
 def _size(value: object, _: str) -> list[bytes]:
-    if isinstance(value, (int, str)) and not isinstance(value, bool):
-        return [_encoded(str(value))]
-    raise _WrongValue("a number of bytes, or text such as '1GiB'")
+    if isinstance(value, str):
+        return [_encoded(value)]
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return [b"%d" % index(value)]
+    if isinstance(value, float):
+        raise _WrongValue("not a whole number of bytes")
+    raise _WrongValue("not a number of bytes, or text such as '1GiB'")
 
 
 def _number_of_seconds(value: object) -> bytes | None:
@@ -209,7 +241,7 @@ def _number_of_seconds(value: object) -> bytes | None:
 def _seconds(value: object, _: str) -> list[bytes]:
     text = _number_of_seconds(value)
     if text is None:
-        raise _WrongValue("a number of seconds or a timedelta")
+        raise _WrongValue("not a number of seconds or a timedelta")
     return [text]
 
 
@@ -220,44 +252,49 @@ def _time(value: object, _: str) -> list[bytes]:
         return [value.isoformat().encode()]
     text = _number_of_seconds(value)
     if text is None:
-        raise _WrongValue("an age (seconds, a timedelta, or text such as '7d') or a date")
+        raise _WrongValue("not an age (seconds, a timedelta, or text such as '7d') or a date")
     return [text + b"s"]
 
 
 def _text(value: object, _: str) -> list[bytes]:
     if isinstance(value, (str, int)) and not isinstance(value, bool):
         return [_encoded(str(value))]
-    raise _WrongValue("text (str)")
+    raise _WrongValue("not text (str)")
 
 
 def _list(value: object, _: str) -> list[bytes]:
-    words = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    why = "not a sequence of words (str)"
+    words = [value] if isinstance(value, str) else _items(value, why, is_ordered=False)
     if not all(isinstance(word, str) for word in words):
-        raise _WrongValue("a sequence of words (str)")
+        raise _WrongValue(why)
     return [_encoded(",".join(map(str, words)))]
 
 
 def _texts(value: object, _: str) -> list[bytes]:
-    words = [value] if isinstance(value, (str, bytes)) else list(value) if isinstance(value, Iterable) else [None]
-    if not all(isinstance(word, (str, bytes)) for word in words):
-        raise _WrongValue("text (str or bytes) or a sequence of texts")
-    return [_encoded(word) for word in words]  # type: ignore[arg-type]
+    if isinstance(value, (str, bytes)):
+        return [_encoded(value)]
+    return [_word(word) for word in _items(value, "not text (str or bytes) or a sequence of texts")]
 
 
 def _path(value: object, _: str) -> list[bytes]:
     if not isinstance(value, (str, bytes, os.PathLike)):
-        raise _WrongValue("a path (str, bytes or os.PathLike)")
+        raise _WrongValue("not a path (str, bytes or os.PathLike)")
     path = _encoded(value)
     if not path:
-        raise _WrongValue("a path, which has at least one character")
+        raise _WrongValue("not a path, which has at least one character")
     return [path]
 
 
 def _paths(value: object, kind: str) -> list[bytes]:
-    values = [value] if isinstance(value, (str, bytes, os.PathLike)) else value
-    if not isinstance(values, Iterable):
-        raise _WrongValue("a path or a sequence of paths")
-    return [path for each in values for path in _path(each, kind)]
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return _path(value, kind)
+    paths = []
+    for each in _items(value, "not a path (str, bytes or os.PathLike) or a sequence of paths", is_ordered=bool(kind)):
+        try:
+            paths += _path(each, kind)
+        except _WrongValue as wrong:
+            raise _WrongValue(f"{shown_value(each)} is {wrong}") from None
+    return paths
 
 
 _CONVERTERS: Mapping[str, Callable[[object, str], Iterable[bytes | None]]] = {

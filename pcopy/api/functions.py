@@ -15,11 +15,15 @@ from operator import index
 from pcopy.api.arguments import (
     Paths,
     StrOrBytesPath,
+    file_path_of,
     option_words,
     optional_paths_of,
     path_of,
     paths_of,
     refusing_unknown_keywords,
+    shown_value,
+    words_of,
+    wrong_value,
 )
 from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
@@ -110,18 +114,17 @@ class Function(Generic[_Result]):
         named = {name: options.pop(name) for name in self.parameters if name in options}
         progress, launcher = options.pop("progress", None), options.pop("launcher", None) or ()
         if not (progress is None or callable(progress)):
-            raise InvalidOption(f"{self.__name__}(progress={progress!r}): not a function")
-        if isinstance(launcher, (str, bytes)):
-            raise InvalidOption(f"{self.__name__}(launcher={launcher!r}): not a sequence of words")
+            raise wrong_value(f"{self.__name__}(progress", progress, "not a function, to be called with each Progress")
+        launcher = tuple(map(os.fsdecode, words_of(launcher, f"{self.__name__}(launcher")))
+        own = option_words(self.__name__, options, self.parameters)
         words = self.operands(*operands, **named)
         _refuse_missing_operands(self.__name__, words, options)
-        own = option_words(self.__name__, options, self.parameters)
         return Request(
             self.program,
             [*_WORDS_OF_EACH_PROGRAM, *([b"--json"] if self.result else []), *own.words, *words],
             partial(self._finish, words, [*own.words, *words, *(own.listed or ())], launcher),
             own.listed,
-            tuple(launcher),
+            launcher,
             progress,
             self._named_job(operands, named, options.get("checkpoint")),
         )
@@ -141,7 +144,7 @@ class Function(Generic[_Result]):
         self,
         operands: Sequence[bytes],
         words: Sequence[bytes],
-        launcher: Sequence[str | bytes],
+        launcher: Sequence[str],
         ended: FinishedProcess,
     ) -> _Result:
         """Return the result of a program that has ended, or raise the exception for its status. ``words`` are those of
@@ -201,11 +204,11 @@ class Function(Generic[_Result]):
             return None
 
 
-def _launcher_error(program: str, launcher: Sequence[str | bytes], ended: FinishedProcess) -> InternalError:
+def _launcher_error(program: str, launcher: Sequence[str], ended: FinishedProcess) -> InternalError:
     """Return the exception for a launcher that has ended before the ``program`` began."""
     reason = f":\n{ended.message}" if ended.message else ", and has printed no message"
     how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with status {ended.status}"
-    return InternalError(f"{os.fsdecode(launcher[0])} {how} before {program} began{reason}", status=ended.status)
+    return InternalError(f"{launcher[0]} {how} before {program} began{reason}", status=ended.status)
 
 
 def _refuse_missing_operands(function: str, words: Sequence[bytes], options: Mapping[str, Any]) -> None:
@@ -213,6 +216,9 @@ def _refuse_missing_operands(function: str, words: Sequence[bytes], options: Map
     parameter = {"remove": "paths", "change_modes": "paths", "archive": "source"}.get(function)
     if parameter and words[-1] == b"--" and options.get("from_") is None:
         raise InvalidOption(f"{function}({parameter}=None): no path; give {parameter} or from_")
+    if function == "remove" and options.get("from_") is None and options.get("recursive") is not None:
+        text = "without from_, a path is always removed with its contents"
+        raise wrong_value("remove(recursive", options["recursive"], text)
     without_mode = function == "change_modes" and not words[0].startswith(b"--mode=")
     if without_mode and all(options.get(option) is None for option in _INSTEAD_OF_MODE):
         raise InvalidOption(f"change_modes(mode=None): give mode, or one of {', '.join(_INSTEAD_OF_MODE)}")
@@ -230,13 +236,13 @@ def copy(source: Paths, destination: StrOrBytesPath) -> list[bytes]:
 
     A trailing slash means the contents of a directory, as on the command line.
     """
-    return [b"--", *paths_of(source, "source"), path_of(destination, "destination")]
+    return [b"--", *paths_of(source, "copy(source"), path_of(destination, "copy(destination")]
 
 
 @_function("psync", "CopyResult")
 def sync(source: StrOrBytesPath, destination: StrOrBytesPath) -> list[bytes]:
     """Make ``destination`` equal to ``source``: copy what differs, then delete what ``source`` does not have."""
-    return [b"--no-target-directory", b"--", path_of(source, "source"), path_of(destination, "destination")]
+    return [b"--no-target-directory", b"--", path_of(source, "sync(source"), path_of(destination, "sync(destination")]
 
 
 @_function("pcopy", "CopyResult", "resume")
@@ -261,12 +267,11 @@ def verify(
     """Check that ``path`` has the contents of the file ``signature`` or ``manifest``; otherwise raise ``Different``."""
     if (signature is None) == (manifest is None):
         raise InvalidOption("verify() takes either signature or manifest")
-    for name, file in (("signature", signature), ("manifest", manifest)):
-        if file is not None and os.path.isdir(path_of(file, name)):
-            raise InvalidOption(f"verify({name}={file!r}): a directory; the order is verify(path, signature)")
+    order = "the order is verify(path, signature)"
     if manifest is not None:
-        return [b"--manifest=" + path_of(manifest, "manifest"), b"--", path_of(path, "path")]
-    return [b"--", path_of(signature, "signature"), path_of(path, "path")]
+        file = file_path_of(manifest, "verify(manifest", order)
+        return [b"--manifest=" + file, b"--", path_of(path, "verify(path")]
+    return [b"--", file_path_of(signature, "verify(signature", order), path_of(path, "verify(path")]
 
 
 @_function("pverify", "CompareResult", "compare")
@@ -275,20 +280,21 @@ def compare(a: StrOrBytesPath, b: StrOrBytesPath) -> list[bytes]:
 
     Differences are no error: ``same`` and ``differences`` of the result show them.
     """
-    return [b"--", path_of(a, "a"), path_of(b, "b")]
+    return [b"--", path_of(a, "compare(a"), path_of(b, "compare(b")]
 
 
 @_function("pverify", "CompareResult", "create")
 def sign(path: StrOrBytesPath, signature: StrOrBytesPath, *, manifest: StrOrBytesPath | None = None) -> list[bytes]:
     """Write the signature of ``path`` to the file ``signature``, and its items to the file ``manifest``."""
-    words = [] if manifest is None else [b"--manifest=" + path_of(manifest, "manifest")]
-    return [*words, b"--create=" + path_of(signature, "signature"), b"--", path_of(path, "path")]
+    file = file_path_of(signature, "sign(signature", "the order is sign(path, signature)")
+    words = [] if manifest is None else [b"--manifest=" + path_of(manifest, "sign(manifest")]
+    return [*words, b"--create=" + file, b"--", path_of(path, "sign(path")]
 
 
 @_function("prm", "RemoveResult")
 def remove(paths: Paths | None = None) -> list[bytes]:
     """Remove files and trees, without asking. With the option ``from_``, ``paths`` is the directory of the list."""
-    return [b"--yes", b"--", *optional_paths_of(paths, "paths")]
+    return [b"--yes", b"--", *optional_paths_of(paths, "remove(paths")]
 
 
 @_function("pchmod", "ChangeResult")
@@ -299,20 +305,20 @@ def change_modes(paths: Paths | None = None, mode: str | int | None = None) -> l
     usual mode only if its decimal digits are read as octal ones, such as 755, raises ``InvalidOption``.
     """
     words = [] if mode is None else [b"--mode=" + _mode_text(mode)]
-    return [*words, b"--", *optional_paths_of(paths, "paths")]
+    return [*words, b"--", *optional_paths_of(paths, "change_modes(paths")]
 
 
 def _mode_text(mode: object) -> bytes:
     """Return a mode as text. Raise ``InvalidOption`` if it cannot be one."""
     if isinstance(mode, str):
         if not mode or mode.strip("ugoarwxXst01234567+-=,"):
-            raise InvalidOption(f"change_modes(mode={mode!r}): not a mode; the order is change_modes(paths, mode)")
+            raise wrong_value("change_modes(mode", mode, "not a mode; the order is change_modes(paths, mode)")
         return mode.encode()
     if isinstance(mode, bool) or not hasattr(mode, "__index__"):
-        raise InvalidOption(f"change_modes(mode={mode!r}): neither text nor a number")
+        raise wrong_value("change_modes(mode", mode, "neither text nor a number")
     number = index(mode)
     if not 0 <= number <= 0o7777:
-        raise InvalidOption(f"change_modes(mode={mode!r}): not between 0 and 0o7777")
+        raise wrong_value("change_modes(mode", mode, "not between 0 and 0o7777")
     digits = f"{number}"
     if not (len(digits) < 3 or set(digits) & set("89") or _is_usual_mode(number)) and _is_usual_mode(int(digits, 8)):
         raise InvalidOption(
@@ -332,25 +338,30 @@ def _is_usual_mode(mode: int) -> bool:
 @_function("ptar", "ArchiveResult", "create")
 def archive(source: Paths | None, archive: StrOrBytesPath) -> list[bytes]:
     """Make the tar file ``archive`` of ``source``, one or several paths; None with the option ``from_``."""
-    return [b"--create", b"--file=" + path_of(archive, "archive"), b"--", *optional_paths_of(source, "source")]
+    return [
+        b"--create",
+        b"--file=" + path_of(archive, "archive(archive"),
+        b"--",
+        *optional_paths_of(source, "archive(source"),
+    ]
 
 
 @_function("ptar", "ExtractResult", "extract")
 def extract(archive: StrOrBytesPath, destination: StrOrBytesPath = ".", members: Paths | None = None) -> list[bytes]:
     """Unpack a tar file into ``destination``, an existing directory; only ``members`` and all below, if given."""
-    words = [b"--extract", b"--file=" + path_of(archive, "archive")]
+    words = [b"--extract", b"--file=" + path_of(archive, "extract(archive")]
     return [
         *words,
-        b"--directory=" + path_of(destination, "destination"),
+        b"--directory=" + path_of(destination, "extract(destination"),
         b"--",
-        *optional_paths_of(members, "members"),
+        *optional_paths_of(members, "extract(members"),
     ]
 
 
 @_function("pstripe", "StripeResult")
 def restripe(paths: Paths) -> list[bytes]:
     """Report the layouts of files on Lustre and, with the option ``stripe``, give the files another layout."""
-    return [b"--", *paths_of(paths, "paths")]
+    return [b"--", *paths_of(paths, "restripe(paths")]
 
 
 class _WalkFunction(Function[None]):
@@ -377,18 +388,18 @@ def walk(paths: Paths | None = None, expression: Sequence[str | bytes] = ()) -> 
     ``paths`` are the trees (default: the working directory), and ``expression`` has tests as for find, such as
     ``["-name", "*.h5", "-size", "+1G"]``.
     """
-    if isinstance(expression, (str, bytes)):
-        raise InvalidOption(f"walk(expression={expression!r}): not a sequence of words")
+    tests = words_of(expression, "walk(expression")
     # Without "./", a path could be taken for the beginning of the expression.
     words = [
-        b"./" + path if path[:1] in (b"-", b"(", b")", b"!") else path for path in optional_paths_of(paths, "paths")
+        b"./" + path if path[:1] in (b"-", b"(", b")", b"!") else path
+        for path in optional_paths_of(paths, "walk(paths")
     ]
-    tests = list(map(os.fsencode, expression))
     for word in tests:
-        if word.startswith(b"--") or b"\0" in word:
-            raise InvalidOption(f"walk(expression=...): {word!r}: not a test; options are keywords")
+        if word.startswith(b"--"):
+            raise wrong_value("walk(expression", expression, f"{os.fsdecode(word)!r} is no test; options are keywords")
     if tests and tests[0][:1] not in (b"-", b"(", b"!"):
-        raise InvalidOption(f"walk(expression=...): {tests[0]!r}: not a test; paths are the first parameter")
+        why = f"{os.fsdecode(tests[0])!r} is no test; paths are the first parameter"
+        raise wrong_value("walk(expression", expression, why)
     return [b"--json-lines", *words, *tests]
 
 
@@ -397,7 +408,11 @@ def start(
 ) -> RunningJob[_Result]:
     """Start a function, and return the running program: ``start(pcopy.copy, "a", "b")``."""
     if not isinstance(function, Function) or isinstance(function, _WalkFunction):
-        raise InvalidOption(f"start({function!r}): not a function of pcopy that can be started")
+        advice = "write start(pcopy.copy, source, destination)"
+        if callable(function):
+            is_walk = isinstance(function, _WalkFunction)
+            advice = "it yields entries while its program runs: call it" if is_walk else "call it without start()"
+        raise InvalidOption(f"start({shown_value(function)}): not a function of pcopy that can be started; {advice}")
     return cast("RunningJob[_Result]", function.start(*operands, **options))
 
 
@@ -424,11 +439,18 @@ def discard(
     if not each and older_than is None:
         raise InvalidOption("discard(): name a job, or give older_than")
     words = option_words("discard", {"older_than": older_than}).words
-    command = [*(b"--discard=" + _job_path(one) for one in each), *([] if each else [b"--discard"]), *words]
+    command = [*(b"--discard=" + _job_path(one, "discard") for one in each), *([] if each else [b"--discard"]), *words]
     run_command(command, "discard")
 
 
-def _job_path(job: StrOrBytesPath | UnfinishedJob) -> bytes:
+def _job_path(job: StrOrBytesPath | UnfinishedJob, function: str = "resume") -> bytes:
     """Return the name of a job, or its directory, as bytes."""
     directory = getattr(job, "directory", None)
-    return directory if isinstance(directory, bytes) else path_of(job, "job")
+    if isinstance(directory, bytes):
+        return directory
+    if job is None:
+        raise wrong_value(f"{function}(job", job, "this job was not kept")
+    if hasattr(job, "job"):
+        why = "not the name of a job, which is its attribute job" if job.job else "this job was not kept"
+        raise wrong_value(f"{function}(job", job, why)
+    return path_of(job, f"{function}(job")

@@ -147,7 +147,11 @@ def _naming(function: str, called: str) -> Iterator[None]:
     try:
         yield
     except InvalidOption as invalid:
-        raise InvalidOption(re.sub(rf"^{called}\(", f"{function}(", str(invalid))) from None
+        text = re.sub(r"^copy\((?:source|destination)", lambda found: _PARAMETERS[found[0]], str(invalid))
+        raise InvalidOption(re.sub(rf"^{called}\(", f"{function}(", text)) from None
+
+
+_PARAMETERS = {"copy(source": "copytree(src", "copy(destination": "copytree(dst"}
 
 
 _SET = r"(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9._,+ ])+]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
@@ -314,22 +315,45 @@ class TestErrors:
             ({"existing": "old"}, "copy(existing='old'): not one of replace, changed, newer, skip, fail"),
             ({"ranks": "2"}, "copy(ranks='2'): not a whole number"),
             ({"ranks": True}, "copy(ranks=True): not a whole number"),
-            ({"bwlimit": 1.5}, "copy(bwlimit=1.5): not a number of bytes, or text such as '1GiB'"),
+            ({"bwlimit": 1.5}, "copy(bwlimit=1.5): not a whole number of bytes"),
+            ({"bwlimit": []}, "copy(bwlimit=[]): not a number of bytes, or text such as '1GiB'"),
             ({"delete": "yes"}, "copy(delete='yes'): not True or False"),
             ({"dry_run": "none"}, "copy(dry_run='none'): not True, False or one of changes, all"),
             ({"checkpoint_interval": "1m"}, "copy(checkpoint_interval='1m'): not a number of seconds or a timedelta"),
-            ({"exclude": [1]}, "copy(exclude=[1]): not text (str or bytes) or a sequence of texts"),
+            ({"exclude": [1]}, "copy(exclude=[1]): 1 is not text; write '1'"),
+            ({"exclude": 1}, "copy(exclude=1): not text (str or bytes) or a sequence of texts"),
+            ({"exclude": {"a"}}, "copy(exclude={'a'}): not text (str or bytes) or a sequence of texts: a set has no"),
+            (
+                {"exclude": {"a": 1}},
+                "copy(exclude={'a': 1}): not text (str or bytes) or a sequence of texts: a mapping",
+            ),
+            ({"preserve": {"mode": 1}}, "copy(preserve={'mode': 1}): not a sequence of words (str): a mapping"),
+            ({"from_": {"a": 1}}, "copy(from_={'a': 1}): not a path (str, bytes or os.PathLike) or a sequence of"),
+            (
+                {"from_": io.BytesIO()},
+                "copy(from_=BytesIO(...)): not a path (str, bytes or os.PathLike) or a sequence"
+                " of paths: a file object; give the name of a file, or its lines",
+            ),
+            ({"report": ["a", 5]}, "copy(report=['a', 5]): 5 is not a path (str, bytes or os.PathLike)"),
+            ({"launcher": ["mpiexec", "-n", 2]}, "copy(launcher=['mpiexec', '-n', 2]): 2 is not text; write '2'"),
+            ({"launcher": ["mpiexec", None]}, "copy(launcher=['mpiexec', None]): None is not text"),
+            ({"launcher": {"mpiexec"}}, "copy(launcher={'mpiexec'}): not a sequence of words: a set has no order"),
+            ({"launcher": "mpiexec '-n"}, """copy(launcher="mpiexec '-n"): not a sequence of words"""),
+            ({"qqq": 1, "n": 1}, "copy() has no option 'qqq'; no option 'n'; use ranks"),
             ({"preserve": [b"mode"]}, "copy(preserve=[b'mode']): not a sequence of words (str)"),
             ({"signature": 5}, "copy(signature=5): not a path (str, bytes or os.PathLike)"),
-            ({"report": 5}, "copy(report=5): not a path or a sequence of paths"),
-            ({"from_": 5}, "from_=5: neither a path (str, bytes or os.PathLike) nor a sequence of paths"),
+            ({"report": 5}, "copy(report=5): not a path (str, bytes or os.PathLike) or a sequence of paths"),
+            ({"from_": 5}, "copy(from_=5): not a path (str, bytes or os.PathLike) or a sequence of paths"),
             (
                 {"newer_than": b"7d"},
                 "copy(newer_than=b'7d'): not an age (seconds, a timedelta, or",
             ),
             ({"in_flight": "many"}, "copy(in_flight='many'): not a whole number or 'auto'"),
-            ({"launcher": "mpiexec -n 2"}, "copy(launcher='mpiexec -n 2'): not a sequence of words"),
-            ({"progress": 5}, "copy(progress=5): not a function"),
+            (
+                {"launcher": "mpiexec -n 2"},
+                "copy(launcher='mpiexec -n 2'): not a sequence of words; write ['mpiexec', '-n', '2']",
+            ),
+            ({"progress": 5}, "copy(progress=5): not a function, to be called with each Progress"),
         ],
     )
     def test_wrong_options_start_nothing(
@@ -344,12 +368,21 @@ class TestErrors:
     def test_wrong_operands(self, area: Path) -> None:
         with pytest.raises(TypeError, match="destination"):
             pcopy.copy(area)  # type: ignore[call-arg]
-        with pytest.raises(pcopy.InvalidOption, match="source=5: neither"):
+        with pytest.raises(
+            pcopy.InvalidOption,
+            match=r"^copy\(source=5\): not a path \(str, bytes or os.PathLike\) or a sequence of paths$",
+        ):
             pcopy.copy(5, area)  # type: ignore[arg-type]
         with pytest.raises(pcopy.InvalidOption, match=r"mode=1\.5"):
             pcopy.change_modes(area, 1.5)  # type: ignore[arg-type]
         with pytest.raises(pcopy.InvalidOption, match="not a sequence of words"):
             pcopy.walk(area, "-name x")
+        with pytest.raises(
+            pcopy.InvalidOption, match=r"^walk\(expression=\['-maxdepth', 1\]\): 1 is not text; write '1'$"
+        ):
+            pcopy.walk(area, ["-maxdepth", 1])  # type: ignore[list-item]
+        with open(area / "file", "w") as file, pytest.raises(pcopy.InvalidOption, match="a file object; give the name"):
+            pcopy.copy(file, area)  # type: ignore[arg-type]
         with pytest.raises(pcopy.InvalidOption, match="that can be started"):
             pcopy.start(pcopy.walk, area)
 

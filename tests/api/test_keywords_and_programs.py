@@ -66,6 +66,7 @@ NEEDED: dict[str | tuple[str, str], dict[str, Any]] = {
     ("compare", "modify_window"): {"compare": "mtime"},
     ("compare", "force"): {"compare": "mtime", "output": "common:x"},
     ("restripe", "dry_run"): {"stripe": 4},
+    "recursive": {"from_": "x"},
 }
 """Options without which an option is refused; some only in one function."""
 ACCEPTED = {

@@ -92,8 +92,8 @@ CASES: dict[str, Case] = {
     "verify: wrong order": (
         lambda: pcopy.verify("tree.sig", "tree"),
         pcopy.InvalidOption,
-        None,
-        None,
+        errno.EISDIR,
+        "tree",
         "signature='tree'): a directory; the order is verify(path, signature)",
     ),
     "verify: wrong order of files": (
@@ -139,7 +139,13 @@ CASES: dict[str, Case] = {
         "{}/file",
         "name another file, or remove it",
     ),
-    "sign: directory": (lambda: pcopy.sign("tree", "empty"), pcopy.Refused, errno.EISDIR, "{}/empty", "name a file"),
+    "sign: directory": (
+        lambda: pcopy.sign("empty", "tree"),
+        pcopy.InvalidOption,
+        errno.EISDIR,
+        "tree",
+        "sign(signature='tree'): a directory; the order is sign(path, signature)",
+    ),
     "sign: missing directory": (
         lambda: pcopy.sign("tree", "no/x"),
         pcopy.Refused,
