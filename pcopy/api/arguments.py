@@ -99,9 +99,9 @@ def file_path_of(value: object, name: str, why: str) -> bytes:
 
 
 def shown_value(value: object) -> str:
-    """Return ``value`` as in the source text of Python; only the type of a long one."""
+    """Return ``value`` as in the source text of Python; only the type if that is long, or an address."""
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN_VALUE else f"{type(value).__name__}(...)"
+    return text if len(text) <= _LONGEST_SHOWN_VALUE and " at 0x" not in text else f"{type(value).__name__}(...)"
 
 
 def path_of(value: object, name: str) -> bytes:

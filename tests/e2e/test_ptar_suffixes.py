@@ -82,6 +82,26 @@ def test_suffixes_of_other_compressors_are_refused(suffix: str, tree: Path, tmp_
     assert sorted(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.parametrize("words", [(), ("-a",), ("--resume",), ("--dry-run",)])
+@pytest.mark.parametrize("suffix", ["zip", "7z", "rar", "cpio", "jar", "iso", "ZIP", "tar.zip"])
+def test_suffixes_of_other_formats_are_refused(
+    suffix: str, words: tuple[str, ...], tree: Path, tmp_path: Path
+) -> None:
+    run = ptar("-c", *words, "-f", f"a.{suffix}", "tree", cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (2, b""), show(run)
+    wanted = f"ptar: a.{suffix}: ptar writes tar files: name it a.tar, a.tar.gz or a.tar.zst\n"
+    assert run.stderr.decode() == wanted
+    assert sorted(os.listdir(tmp_path)) == ["tree"]
+
+
+def test_tar_of_another_suffix_is_read(tree: Path, tmp_path: Path) -> None:
+    subprocess.run(["tar", "-cf", "a.zip", "tree"], cwd=tmp_path, check=True)
+    (tmp_path / "out").mkdir()
+    run = ptar("-x", "-f", "a.zip", "-C", "out", cwd=tmp_path)
+    assert run.returncode == 0, show(run)
+    subprocess.run(["diff", "-r", tree, tmp_path / "out/tree"], check=True)
+
+
 @pytest.mark.parametrize(
     ("words", "name", "method", "named"),
     [
@@ -91,6 +111,8 @@ def test_suffixes_of_other_compressors_are_refused(suffix: str, tree: Path, tmp_
         (("-z", "-a"), "a.tar.zst", "gzip", "zstd"),
         (("--gzip",), "a.txz", "gzip", "xz"),
         (("--zstd",), "a.tgz", "zstd", "gzip"),
+        (("--no-auto-compress",), "a.zip", "", "zip"),
+        (("-z",), "a.zip", "gzip", "zip"),
         (("--gzip",), "a.tgz", "gzip", ""),
         (("--gzip",), "a.tar", "gzip", ""),
     ],

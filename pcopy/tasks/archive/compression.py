@@ -29,23 +29,30 @@ _COMPRESSION_BY_SUFFIX = {
     **dict.fromkeys((b".Z", b".taZ", b".tZ"), "compress"),
 }
 """The compression that each suffix of an archive's name stands for."""
+_OTHER_FORMATS = ("zip", "7z", "rar", "cpio", "jar", "iso")
+"""Formats of archives, with the suffix of the same name, that are not tar: such a name would mislead other programs."""
 
 
 def compression_by_name(path: bytes) -> str:
-    """Return the compression that the suffix of ``path`` stands for: a key of ``COMPRESSION_LEVELS``, or another
-    program; empty if the suffix stands for none.
+    """Return the compression that the suffix of ``path`` stands for: a key of ``COMPRESSION_LEVELS``, another program,
+    or another format of archives; empty if the suffix stands for none.
     """
-    return _COMPRESSION_BY_SUFFIX.get(os.path.splitext(path)[1], "")
+    suffix = os.path.splitext(path)[1]
+    name = os.fsdecode(suffix[1:]).lower()
+    return name if name in _OTHER_FORMATS else _COMPRESSION_BY_SUFFIX.get(suffix, "")
 
 
 def compression_chosen_by_name(path: bytes) -> str:
     """Return the compression of a new archive ``path`` whose name chooses it: a key of ``COMPRESSION_LEVELS``, or empty
-    for none. Raise ``RequestRefused`` if ptar does not have the compression that the name stands for.
+    for none. Raise ``RequestRefused`` if ptar does not have the format or compression that the name stands for.
     """
     method = compression_by_name(path)
     if not method or method in COMPRESSION_LEVELS:
         return method
     stem = os.path.splitext(path)[0].removesuffix(b".tar") + b".tar"
+    if method in _OTHER_FORMATS:
+        tar = printable_path(stem)
+        raise path_refused(path, f"ptar writes tar files: name it {tar}, {tar}.gz or {tar}.zst")
     raise path_refused(
         path,
         f"ptar does not compress with {method}: name the archive {printable_path(stem)}.zst, or "
