@@ -70,7 +70,7 @@ given; ``more``: options of the same command.
 _JOB_COMMAND = re.compile(r"pcopy --(resume|discard) ('[^']*'|[A-Z]+\b|[^\s;,()]*[\d/][^\s;,()]*)")
 """A command for a job: a placeholder, the name of a job, which has digits, or its directory."""
 _PLACEHOLDER = re.compile(r"[A-Z][A-Z.|:\[\]]*[a-z.]*")
-_ADVISED = re.compile(rf"--?[A-Za-z0-9]|/dev/fd/|\b(?:{'|'.join(_OPERANDS)})\b")
+_ADVISED = re.compile(rf"--?[A-Za-z0-9]|/dev/fd/|\b(?:{'|'.join(_OPERANDS)}|{_PROGRAMS})\b")
 """What is changed outside of paths."""
 _EFFECTS = ("replaces", "lets", "removes", "deletes")
 """Words after a flag that has an effect if it is given."""
@@ -121,7 +121,13 @@ def _message_part(text: str, function: str) -> str:
     """Return a part of a message in which no path of the caller could be taken for advice."""
     for pattern, replacement in _ADVICE.items():
         text = re.sub(pattern, replacement, text)
-    return _translated(text, function, is_message=True)
+    text = _translated(text, function, is_message=True)
+    return _PROGRAM.sub(partial(_program_in_python, function), text)
+
+
+def _sign_call(found: re.Match[str]) -> str:
+    """Return the call for ``pverify --create SIGNATURE PATH``."""
+    return f"pcopy.sign({''.join(shlex.split(found[1]))!r}, signature)"
 
 
 def _verify_call(found: re.Match[str]) -> str:
@@ -136,15 +142,52 @@ def _job_call(found: re.Match[str]) -> str:
     return f"pcopy.{found[1]}({job})"
 
 
+_GLOB = "patterns are not expanded; use glob.glob()"
 _ADVICE: Mapping[str, str | Callable[[re.Match[str]], str]] = {
     r"\. For .* itself: p(?:copy|sync) .*": "; add the slash, or use pcopy.sync()",
     r"with ptar -t --signature": "with the program ptar",
     r"; -vv shows .* --json prints the summary": "",
     r"name the signature first, and then what is compared with it: (?=pverify )": "use ",
-    rf"(?<=: |y |e )pverify (--manifest )?{_QUOTED} {_QUOTED}": _verify_call,
+    rf"(?<=: |y |e )pverify --create SIGNATURE {_QUOTED}": _sign_call,
+    rf"(?<=: |y |e )pverify (--manifest )?(?!-){_QUOTED} {_QUOTED}": _verify_call,
     r"(?:--from )?/dev/fd/\d+": "from_",
+    r"no name matches this pattern, so the shell has left it as it is": _GLOB,
+    r"a shell does not expand patterns in quotes": _GLOB,
+    r"a shell does not expand ~ in quotes(?:: write the path in full)?": "~ is not expanded; use os.path.expanduser()",
+    r"a shell does not expand \$ in single quotes(?:: write the path in full)?": (
+        "$ is not expanded; use os.path.expandvars()"
+    ),
+    r"(?<=create )that first \(mkdir -p\)": "it first with os.makedirs()",
+    r" is not in (.*), but starts in the working directory: write (.*), or a saved listing .* start$": (
+        r" is not in \1; write '\2'"
+    ),
+    r"(?<=pwalk runs no commands; )write -print0 \| xargs -0": "use the entries in a loop",
+    r"(?<=pwalk changes nothing; )write --output LIST.jsonl, and prm --from LIST.jsonl": (
+        "give the paths to pcopy.remove(from_=[...])"
+    ),
+    r"(?<=: )write --json-lines, or --output FILE.csv": "use the entries in a loop",
+    r"(?<=-fprint: |fprint0: )write --output FILE": "use the entries in a loop",
+    r"filter the lines with grep": "test the paths of the entries",
+    r", or all of --output, .*--print0": "",
 }
 """Advice in messages that is different in Python, and the list of paths, which has no name there."""
+_FUNCTIONS_OF_PROGRAMS = {
+    "psync": ("sync",),
+    "pverify": ("verify", "compare", "sign"),
+    "prm": ("remove",),
+    "pchmod": ("change_modes",),
+    "ptar": ("archive", "extract"),
+    "pstripe": ("restripe",),
+    "pwalk": ("walk",),
+}
+"""The functions for which a program stands in messages: that of the caller, or else the first one."""
+_PROGRAM = re.compile(rf"(?<![\w./'-])(?<!program )(?<!man )({'|'.join(_FUNCTIONS_OF_PROGRAMS)})(?![\w./'-]| -)")
+
+
+def _program_in_python(function: str, match: re.Match[str]) -> str:
+    """Return the function that stands for the name of a program."""
+    functions = _FUNCTIONS_OF_PROGRAMS[match[1]]
+    return f"{function if function in functions else functions[0]}()"
 
 
 def _translated(text: str, function: str, *, is_message: bool) -> str:

@@ -71,8 +71,9 @@ def _read_up_to_limit(descriptor: int) -> bytes:
 def _unreadable_config_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception whose message says why the configuration file ``path`` cannot be read, and what to do."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
-        return path_refused(
-            path, f"does not exist; {suggestion_for_missing_path(path) or 'check the name after --config'}"
+        return RequestRefused(
+            f"--config: {printable_path(path)} does not exist; {suggestion_for_missing_path(path) or 'check the name'}",
+            path=path,
         )
     if isinstance(error, WrongFileTypeError):
         return path_refused(path, "is not a regular file, as a configuration file has to be")

@@ -130,7 +130,7 @@ def _suggest_expanded_path(path: bytes) -> str:
     if not sign:
         return ""
     real = os.path.expanduser(path) if sign == b"~" else os.path.expandvars(path)
-    suggestion = f"; {printable_path(real)} does" if real != path and os.path.lexists(real) else ""
+    suggestion = f"; {printable_path(real)} exists" if real != path and os.path.lexists(real) else ""
     quotes = "quotes" if sign == b"~" else "single quotes"
     return f"a shell does not expand {sign.decode()} in {quotes}{suggestion or ': write the path in full'}"
 
@@ -151,7 +151,7 @@ def _suggest_stripped_path(path: bytes) -> str:
     )
     for real, how in tries:
         if real and real != path and os.path.lexists(real):
-            return f"{printable_path(real)} does: write it {how}"
+            return f"{printable_path(real)} exists: write it {how}"
     return ""
 
 
@@ -162,7 +162,7 @@ def _suggest_several_paths(path: bytes) -> str:
     for sign, advice in ((b",", "write a space between them"), (b" ", "quote each of them, not all")):
         parts = path.split(sign)
         if len(parts) > 1 and all(part and os.path.lexists(part) for part in parts):
-            return f"{' and '.join(map(printable_path, parts))} do: {advice}"
+            return f"{' and '.join(map(printable_path, parts))} exist: {advice}"
     return ""
 
 
@@ -178,7 +178,7 @@ def _explain_shell_pattern(path: bytes) -> str:
     for existing in _names_in_small_directory(directory):
         if not existing.startswith(".") and fnmatchcase(existing, os.fsdecode(name)):
             shown = printable_path(os.path.join(directory, os.fsencode(existing)))
-            return f"{shown} does: a shell does not expand patterns in quotes"
+            return f"{shown} exists: a shell does not expand patterns in quotes"
     return "no name matches this pattern, so the shell has left it as it is"
 
 
@@ -201,7 +201,7 @@ def _suggest_similar_path(path: bytes) -> str:
             slips += 1
             name = os.path.join(reached, os.fsencode(similar))
         reached = name
-    return f"{printable_path(os.path.join(reached, b'') if path.endswith(b'/') else reached)} does: was that meant?"
+    return f"{printable_path(os.path.join(reached, b'') if path.endswith(b'/') else reached)} exists: was that meant?"
 
 
 def _explain_missing_component(path: bytes) -> str:
@@ -216,7 +216,8 @@ def _explain_missing_component(path: bytes) -> str:
             if reached in (b"", b"/") or not os.path.isdir(reached):
                 break
             return (
-                f"{printable_path(reached)} does, but holds nothing named {printable_path(part)}, nor anything similar"
+                f"{printable_path(reached)} exists, but holds nothing named {printable_path(part)}, nor anything "
+                "similar"
             )
         reached = name
     return ""

@@ -332,7 +332,7 @@ class PathListReader:
             if not os.path.lexists(os.path.join(self._start, shorter)):
                 return item
             advice = "if lines end as those of Windows do, remove the carriage returns: tr -d '\\r'; else list with -0"
-            raise self.error_about_path(item, f"does not exist, {printable_path(shorter)} does: {advice}")
+            raise self.error_about_path(item, f"does not exist, {printable_path(shorter)} exists: {advice}")
         return item._replace(path=shorter)
 
     def _refuse_wrong_base_directory(self, item: ListedItem) -> None:

@@ -56,7 +56,23 @@ MESSAGES = {
     ("copy", "write -x (without -L)"): "write one_file_system=True (without dereference)",
     ("copy", "-n/--ranks: 0: no"): "ranks: 0: no",
     ("copy", "use fewer (-n) or raise ulimit -Hn"): "use fewer (ranks) or raise ulimit -Hn",
-    ("copy", "create that first (mkdir -p)"): "create that first (mkdir -p)",
+    ("copy", "create that first (mkdir -p)"): "create it first with os.makedirs()",
+    (
+        "copy",
+        "was that meant? Else create that first (mkdir -p)",
+    ): "was that meant? Else create it first with os.makedirs()",
+    ("copy", "a shell does not expand ~ in quotes; /root/x exists"): (
+        "~ is not expanded; use os.path.expanduser(); /root/x exists"
+    ),
+    ("archive", "ptar writes tar files"): "archive() writes tar files",
+    (
+        "extract",
+        "ptar reads 'ptar' and a/prm, ptar/x with psync",
+    ): "extract() reads 'ptar' and a/prm, ptar/x with sync()",
+    ("sign", "name the file to be written: pverify --create SIGNATURE 'a b'"): (
+        "name the file to be written: pcopy.sign('a b', signature)"
+    ),
+    ("walk", "the program pwalk; man pwalk; pwalk -t"): "the program pwalk; man pwalk; pwalk -t",
     ("extract", "-T/--from/--files-from: no"): "from_: no",
     ("remove", "/dev/fd/7: line 3: no"): "from_: line 3: no",
     ("remove", "--from /dev/fd/7: line 3: no"): "from_: line 3: no",
@@ -95,7 +111,7 @@ OF_OTHER_FUNCTIONS = {"bench", "pdbench", "broadcast", "pbcast", "show_config", 
 FOR_COMMAND_LINES = re.compile(r"(?<![\w-])(--[a-z]|-[A-Za-z0](?![\w-]))|\b(?:SRC|DST|PATH|MODE|MEMBER)\b|/dev/fd/")
 OF_OTHER_MODES = re.compile(r"^-t:|(?:or|and|;) -t\b")
 """What is in messages about the modes of ptar, and about ``pcopy -t``, which the functions choose."""
-OF_OTHER_PROGRAMS = re.compile(r"\bmkdir -p|\bulimit -Hn|srun --mpi=\w+")
+OF_OTHER_PROGRAMS = re.compile(r"\bulimit -Hn|srun --mpi=\w+")
 
 
 def refusals() -> set[str]:

@@ -18,8 +18,8 @@ FOR_COMMAND_LINES = re.compile(
     r"(?<![\w-])--?[A-Za-z0]|/dev/fd|\b(?:SRC|DST|PATH|MODE|SIGNATURE|MANIFEST|MEMBER|ARCHIVE|DIR|FILE|JOB)\b"
 )
 """Words of the command line."""
-OF_OTHER_PROGRAMS = re.compile(r"\(mkdir -p\)|unknown test -foo")
-"""What looks like these, and is none: advice to run another program, and a test of an expression."""
+TESTS_OF_FIND = re.compile(r"unknown test -foo|^-(?:exec|delete|ls)\b|leave out -ls$")
+"""What looks like these, and is none: tests of an expression."""
 
 Case = tuple[Callable[[], object], type[pcopy.Error], int | None, str | None, str]
 """A call; the exception, its errno and filename (relative to the working directory), and a text in its message."""
@@ -256,6 +256,69 @@ CASES: dict[str, Case] = {
         None,
         "unknown test -foo; see help(pcopy.walk)",
     ),
+    "walk: command": (
+        lambda: list(pcopy.walk("tree", ["-exec", "rm", "{}", ";"])),
+        pcopy.Refused,
+        None,
+        None,
+        "-exec: walk() runs no commands; use the entries in a loop; see help(pcopy.walk)",
+    ),
+    "walk: removal": (
+        lambda: list(pcopy.walk("tree", ["-delete"])),
+        pcopy.Refused,
+        None,
+        None,
+        "-delete: walk() changes nothing; give the paths to pcopy.remove(from_=[...]); see help(pcopy.walk)",
+    ),
+    "walk: lines": (
+        lambda: list(pcopy.walk("tree", ["-ls"])),
+        pcopy.Refused,
+        None,
+        None,
+        "-ls prints lines for people: leave out -ls",
+    ),
+    "copy: list that starts elsewhere": (
+        lambda: pcopy.copy("tree", "x", from_=["tree/file"]),
+        pcopy.Refused,
+        None,
+        None,
+        "from_: line 1: tree/file is not in tree; write 'file'",
+    ),
+    "copy: pattern": (
+        lambda: pcopy.copy("tre*", "x"),
+        pcopy.Refused,
+        errno.ENOENT,
+        "tre*",
+        "exists: patterns are not expanded; use glob.glob()",
+    ),
+    "copy: pattern of nothing": (
+        lambda: pcopy.copy("*.h5", "x"),
+        pcopy.Refused,
+        errno.ENOENT,
+        "*.h5",
+        "*.h5: does not exist; patterns are not expanded; use glob.glob()",
+    ),
+    "copy: home": (
+        lambda: pcopy.copy("~/no", "x"),
+        pcopy.Refused,
+        errno.ENOENT,
+        "~/no",
+        "~/no: does not exist; ~ is not expanded; use os.path.expanduser()",
+    ),
+    "copy: variable": (
+        lambda: pcopy.copy("$NOTHING/no", "x"),
+        pcopy.Refused,
+        errno.ENOENT,
+        "$NOTHING/no",
+        "$NOTHING/no: does not exist; $ is not expanded; use os.path.expandvars()",
+    ),
+    "archive: another format": (
+        lambda: pcopy.archive("tree", "x.zip"),
+        pcopy.Refused,
+        None,
+        "x.zip",
+        "x.zip: archive() writes tar files: name it x.tar, x.tar.gz or x.tar.zst",
+    ),
     "walk: missing patterns": (
         lambda: list(pcopy.walk("tree", exclude_from="no")),
         pcopy.Refused,
@@ -338,7 +401,7 @@ CASES: dict[str, Case] = {
         pcopy.Refused,
         errno.ENOENT,
         "no.yaml",
-        "check the name after config",
+        "config: no.yaml does not exist; check the name",
     ),
     "copy: report": (lambda: pcopy.copy("tree", "x", report="-"), pcopy.Refused, None, None, "report -: standard out"),
     "sync: backup": (
@@ -408,7 +471,7 @@ def test_refusal(case: str, place: Path) -> None:
         call()
     message, path = str(caught.value), None if name is None else name.format(place)
     assert text in message
-    assert FOR_COMMAND_LINES.findall(OF_OTHER_PROGRAMS.sub("", message)) == []
+    assert FOR_COMMAND_LINES.findall(TESTS_OF_FIND.sub("", message)) == []
     assert (caught.value.errno, caught.value.filename) == (number, path and os.fsencode(path))
     assert path is None or path in message
     assert items(place) == before

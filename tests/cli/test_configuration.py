@@ -227,7 +227,7 @@ class TestRefusals:
 
     def test_file_named_on_the_command_line_must_exist(self, files: Files, area: Path) -> None:
         files()
-        assert refusal("--config", "no.yaml") == "no.yaml: does not exist; check the name after --config"
+        assert refusal("--config", "no.yaml") == "--config: no.yaml does not exist; check the name"
         assert "is not a regular file" in refusal("--config", ".")
         os.mkfifo(area / "fifo")
         assert "is not a regular file" in refusal("--config", "fifo")

@@ -127,7 +127,7 @@ SITUATIONS = {
             "pcopy": outcome(0, b"file", b"d", b"d/g"),
             "ptar -c": outcome(0, b"file", b"d/g"),
             "pwalk": outcome(0, b"file", b"d/g"),
-            **refused("line 1: file\\r does not exist, file does: if lines end as", ("prm", "pchmod")),
+            **refused("line 1: file\\r does not exist, file exists: if lines end as", ("prm", "pchmod")),
         },
         message=members("file\\r, d/g\\r; if the list has line ends of Windows, remove them"),
     ),

@@ -102,7 +102,7 @@ def test_lists_with_carriage_returns_are_read_or_refused(tree: Path, area: Path)
         reported = run(program, *words, area=area)
         assert (
             reported.returncode == 2
-            and "list: line 1: sub/small\\r does not exist, sub/small does: if" in reported.stderr
+            and "list: line 1: sub/small\\r does not exist, sub/small exists: if" in reported.stderr
         ), reported
     assert found(tree, "-printf", "%p %m\n") == before
     (area / "list").write_bytes(b"sub/small\n\r\nkept\r\nnothing\n")

@@ -30,19 +30,19 @@ class Mistake(NamedTuple):
 
 MISTAKES = {
     # Missing paths
-    "a slip in SRC": Mistake(["TOP/data/proyect/x", "archive"], "TOP/data/project/x does: was that meant?"),
-    "two slips in SRC": Mistake(["dta/proyect/x/", "archive"], "data/project/x/ does: was that meant?"),
-    "a case of letters": Mistake(["Results", "archive"], "Results: does not exist; results does: was that meant?"),
-    "no name like it": Mistake(["data/zzz/x", "archive"], "data does, but holds nothing named zzz"),
+    "a slip in SRC": Mistake(["TOP/data/proyect/x", "archive"], "TOP/data/project/x exists: was that meant?"),
+    "two slips in SRC": Mistake(["dta/proyect/x/", "archive"], "data/project/x/ exists: was that meant?"),
+    "a case of letters": Mistake(["Results", "archive"], "Results: does not exist; results exists: was that meant?"),
+    "no name like it": Mistake(["data/zzz/x", "archive"], "data exists, but holds nothing named zzz"),
     "nothing like it": Mistake(["zzzzzz", "archive"], "check the name, and the order: SRC comes before DST"),
-    "SRC and DST swapped": Mistake(["archive/new", "results"], "archive does, but holds nothing named new"),
+    "SRC and DST swapped": Mistake(["archive/new", "results"], "archive exists, but holds nothing named new"),
     "a slip in DST": Mistake(
-        ["results", "archvie/x"], "directory archvie does not exist; archive does: was that meant?"
+        ["results", "archvie/x"], "directory archvie does not exist; archive exists: was that meant?"
     ),
     "DST's directory is missing": Mistake(["results", "zzz/x"], "zzz does not exist; create that first (mkdir -p)"),
-    "a slip in the DST of several": Mistake(["file", "results", "archiv"], "archive does: was that meant?"),
-    "a name with a dash": Mistake(["--", "-dsh", "archive"], "-dsh: does not exist; -dash does: was that meant?"),
-    "a slip in the second SRC": Mistake(["file", "resluts", "archive"], "results does: was that meant?"),
+    "a slip in the DST of several": Mistake(["file", "results", "archiv"], "archive exists: was that meant?"),
+    "a name with a dash": Mistake(["--", "-dsh", "archive"], "-dsh: does not exist; -dash exists: was that meant?"),
+    "a slip in the second SRC": Mistake(["file", "resluts", "archive"], "results exists: was that meant?"),
     "a link that leads nowhere": Mistake(["gone-link", "data"], "is a symbolic link to TOP/gone, which", "pverify"),
     "a link that leads nowhere, with a slash": Mistake(["gone-link/", "new"], "a symbolic link to TOP/gone, which"),
     "sources that are to go": Mistake(["--remove-source-files", "data/", "new"], "then prm SRC"),
@@ -53,8 +53,8 @@ MISTAKES = {
     "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N after PATH", "pwalk"),
     "nothing to compare": Mistake(["--compare", "data", "results"], "data: is a path; write properties", "pverify"),
     "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
-    "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
-    "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
+    "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig exists: was that meant?", "pverify"),
+    "a slip in the tree that is verified": Mistake(["data", "dat"], "data exists: was that meant?", "pverify"),
     # Options and purposes of other programs of the suite
     "a list for psync": Mistake(
         ["--from", "file", "data/", "archive"], "--from: a list does not show what SRC lacks", "psync"
@@ -72,25 +72,25 @@ MISTAKES = {
     "a new name for what is sent": Mistake(["file", "data/new"], "the last argument must be a directory", "pbcast"),
     # Shells
     "a pattern that matches nothing": Mistake(["data/*.h5", "archive"], "data/*.h5: does not exist; no name matches"),
-    "a pattern in quotes": Mistake(["resu*", "archive"], "results does: a shell does not expand patterns in quotes"),
+    "a pattern in quotes": Mistake(["resu*", "archive"], "results exists: a shell does not expand patterns in quotes"),
     "a tilde in quotes": Mistake(
-        ["~/in-home", "archive"], "a shell does not expand ~ in quotes; TOP/home/in-home does"
+        ["~/in-home", "archive"], "a shell does not expand ~ in quotes; TOP/home/in-home exists"
     ),
-    "a variable in quotes": Mistake(["$HOME/in-home", "archive"], "expand $ in single quotes; TOP/home/in-home does"),
+    "a variable in quotes": Mistake(["$HOME/in-home", "archive"], "expand $ in single quotes; TOP/home/in-home exists"),
     "an unknown variable in quotes": Mistake(["${RUN}/x", "archive"], "in single quotes: write the path in full"),
-    "a space behind": Mistake(["results ", "archive"], "results does: write it without the space around it"),
+    "a space behind": Mistake(["results ", "archive"], "results exists: write it without the space around it"),
     "DOS line ends": Mistake(
-        ["results\r", "archive"], "results\\r: does not exist; results does: write it without the c"
+        ["results\r", "archive"], "results\\r: does not exist; results exists: write it without the c"
     ),
-    "quotes in quotes": Mistake(['"results"', "archive"], "results does: write it without the quotes that are part"),
-    "a backslash in quotes": Mistake(["my\\ file", "archive"], "my file does: write it without the backslash"),
-    "two paths in quotes": Mistake(["results file", "archive"], "results and file do: quote each of them, not all"),
+    "quotes in quotes": Mistake(['"results"', "archive"], "results exists: write it without the quotes that are part"),
+    "a backslash in quotes": Mistake(["my\\ file", "archive"], "my file exists: write it without the backslash"),
+    "two paths in quotes": Mistake(["results file", "archive"], "results and file exist: quote each of them, not all"),
     "a whole command in quotes": Mistake(["results archive"], "DST is missing after results archive", "pcopy"),
-    "a comma between paths": Mistake(["results,file", "archive"], "results and file do: write a space between them"),
+    "a comma between paths": Mistake(["results,file", "archive"], "results and file exist: write a space between them"),
     "a dash from a text": Mistake(
         ["\u2013verify", "results", "archive"], "its dash is not the one of options: write --verify"
     ),
-    "a URL": Mistake(["file://TOP/file", "archive"], "TOP/file does: write it without file://"),
+    "a URL": Mistake(["file://TOP/file", "archive"], "TOP/file exists: write it without file://"),
     # Habits from other programs
     "rclone's transfers": Mistake(["--transfers=8", "results", "archive"], "write -n N"),
     "rclone's ages": Mistake(["--max-age", "7d", "results", "archive"], "write --newer-than AGE"),
@@ -151,7 +151,7 @@ MISTAKES = {
         ["--errors", "archive", "file", "new"], "name a file, such as archive/errors.jsonl"
     ),
     "errors in no directory": Mistake(
-        ["--errors", "archiv/e", "file", "new"], "archiv does not exist; archive does: was that meant?"
+        ["--errors", "archiv/e", "file", "new"], "archiv does not exist; archive exists: was that meant?"
     ),
     "--errors without its FILE": Mistake(
         ["--errors", "file", "results", "archive"], "file: is there already, and is not what --errors has written"
@@ -167,7 +167,7 @@ MISTAKES = {
     ),
     "a slip in a file of paths": Mistake(
         ["--files-from", "fiel", "data/", "new"],
-        "--from TOP/fiel: does not exist; TOP/file does: was that meant?",
+        "--from TOP/fiel: does not exist; TOP/file exists: was that meant?",
     ),
     "nothing is so large": Mistake(
         ["--larger-than", "1T", "data", "new"], "data: the filters select nothing in it: no file has such a size"
@@ -179,8 +179,8 @@ MISTAKES = {
     "one standard input for two": Mistake(
         ["--files-from", "-", "--exclude-from", "-", "data/", "new"], "both read standard input: name a file for one"
     ),
-    "a slip in a file of patterns": Mistake(["--exclude-from", "fiel", "data", "new"], "file does: was that meant?"),
-    "a slip in --config": Mistake(["--config", "optoins.yaml", "file", "new"], "options.yaml does: was that meant?"),
+    "a slip in a file of patterns": Mistake(["--exclude-from", "fiel", "data", "new"], "file exists: was that meant?"),
+    "a slip in --config": Mistake(["--config", "optoins.yaml", "file", "new"], "options.yaml exists: was that meant?"),
     "a manifest as a signature": Mistake(["data.man", "data"], "pverify --manifest data.man data", "pverify"),
     "a signature as a manifest": Mistake(["--manifest", "data.sig", "data"], "pverify data.sig data", "pverify"),
     "a signature that comes last": Mistake(["data", "data.sig"], "pverify data.sig data", "pverify"),
@@ -331,7 +331,7 @@ def test_large_directories_are_not_searched_for_similar_names(area: Path) -> Non
         os.mknod(area / f"large/name{number:06}")
     assert "name000001 does" not in suggestions.suggestion_for_missing_path(os.fsencode(area / "large/mame000001"))
     os.unlink(area / "large/name000000")
-    assert "name000001 does: was that meant?" in suggestions.suggestion_for_missing_path(
+    assert "name000001 exists: was that meant?" in suggestions.suggestion_for_missing_path(
         os.fsencode(area / "large/mame000001")
     )
 
@@ -339,7 +339,7 @@ def test_large_directories_are_not_searched_for_similar_names(area: Path) -> Non
 def test_names_in_hints_are_escaped(area: Path) -> None:
     os.mkdir(os.fsencode(area) + b"/res\x1b[m\nults")
     run = pcopy(area / "results", area / "copy")
-    assert_refused(run, "pcopy", "res\\x1b[m\\nults does: was that meant?")
+    assert_refused(run, "pcopy", "res\\x1b[m\\nults exists: was that meant?")
 
 
 def test_message_about_a_configured_option_names_file_and_line(area: Path) -> None:
