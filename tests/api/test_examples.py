@@ -70,6 +70,8 @@ def test_functions(area: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(os.listdir(area / "archive")) == ["results"]
     assert not (area / "mirror").exists()
     assert (area / "results.tar.zst").exists()
+    assert differences(area / "results", area / "unpacked/results") == []
+    assert [str(path.relative_to(area)) for path in (area / "large").rglob("*.h5")] == ["large/run1/large.h5"]
 
 
 def test_reason_of_a_refusal(area: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,10 +127,14 @@ def test_notebook(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rule_for_snakemake(area: Path) -> None:
     text = block("rule stage")
-    rule = dict(re.findall(r"^    (input|output): (.*)$", text, re.M))
+    rule = dict(re.findall(r"^    (input|output|params): (.*)$", text, re.M))
     body = re.sub(r"^        ", "", text.partition("    run:\n")[2], flags=re.M)
-    names = {"pcopy": pcopy, "input": [eval(rule["input"])], "threads": 2}
-    names["output"] = [eval(rule["output"], {"directory": str})]
+    params = eval(f"SimpleNamespace({rule['params']})")
+    names = {"pcopy": pcopy, "input": [eval(rule["input"])], "params": params, "threads": 2}
+    assert eval(rule["output"], {"touch": str}) == "stage.done"  # not the copy, which Snakemake would delete
+    exec(body, names)
+    assert differences(area / "results", area / "stage") == []
+    (area / "stage/notes.tmp").unlink()  # as if a run had been interrupted
     exec(body, names)
     assert differences(area / "results", area / "stage") == []
 
@@ -172,10 +178,10 @@ def test_portal(area: Path) -> None:
         portal.cancel()
         return answers
 
-    requests = ("start results archive", "wait 0", "progress 0", "start missing x", "wait 1", "stop 1", "no")
+    requests = ("start results archive", "wait 0", "progress 0", "start missing x", "wait 1", "stop 1", "no", "stop 7")
     answers = asyncio.run(ask(*requests))
     assert answers[:2] == ["0", "4 copied"]
     assert re.fullmatch(r"copy \d of \d", answers[2])
     assert answers[4].startswith("error: missing: does not exist")
-    assert answers[5:] == ["stopping", "?"]
+    assert answers[5:] == ["stopping", "?", "error: no transfer 7"]
     assert differences(area / "results", area / "archive/results") == []
