@@ -34,17 +34,32 @@ _INTERFACE = {
 
 _OTHER_NAMES = {
     "mirror": "sync",
+    "rsync": "sync",
+    "psync": "sync",
+    "copy2": "copy",
+    "copyfile": "copy",
+    "cp": "copy",
     "move": "copy and pcopy.remove",
     "delete": "remove",
     "rm": "remove",
+    "prm": "remove",
+    "unlink": "remove",
     "chmod": "change_modes",
     "chown": "change_modes",
+    "pchmod": "change_modes",
     "tar": "archive",
+    "make_archive": "archive",
+    "ptar": "archive and pcopy.extract",
     "unpack": "extract",
     "untar": "extract",
+    "unpack_archive": "extract",
     "find": "walk",
     "ls": "walk",
+    "pwalk": "walk",
+    "scandir": "walk",
+    "pverify": "verify, pcopy.compare and pcopy.sign",
     "stripe": "restripe",
+    "pstripe": "restripe",
 }
 """What users may mean by names that the interface does not have."""
 

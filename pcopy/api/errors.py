@@ -95,3 +95,7 @@ class Stopped(Error):
 
 class InternalError(Error):
     """The program failed (status 70), was killed, or its output is not complete."""
+
+
+for _public in (Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped):
+    _public.__module__ = "pcopy"

@@ -118,7 +118,7 @@ class Function(Generic[_Result]):
         launcher = tuple(map(os.fsdecode, words_of(launcher, f"{self.__name__}(launcher")))
         own = option_words(self.__name__, options, self.parameters)
         words = self.operands(*operands, **named)
-        _refuse_missing_operands(self.__name__, words, options)
+        _refuse_options(self.__name__, words, options)
         return Request(
             self.program,
             [*_WORDS_OF_EACH_PROGRAM, *([b"--json"] if self.result else []), *own.words, *words],
@@ -211,11 +211,18 @@ def _launcher_error(program: str, launcher: Sequence[str], ended: FinishedProces
     return InternalError(f"{launcher[0]} {how} before {program} began{reason}", status=ended.status)
 
 
-def _refuse_missing_operands(function: str, words: Sequence[bytes], options: Mapping[str, Any]) -> None:
-    """Raise ``InvalidOption`` if the ``words`` of a command line lack what neither an operand nor an option gives."""
+def _refuse_options(function: str, words: Sequence[bytes], options: Mapping[str, Any]) -> None:
+    """Raise ``InvalidOption`` if the ``words`` of a command line lack what neither an operand nor an option gives, or
+    if options contradict each other where the program uses the last one.
+    """
     parameter = {"remove": "paths", "change_modes": "paths", "archive": "source"}.get(function)
     if parameter and words[-1] == b"--" and options.get("from_") is None:
         raise InvalidOption(f"{function}({parameter}=None): no path; give {parameter} or from_")
+    existing = options.get("existing")
+    if options.get("update") and existing not in (None, "newer"):
+        raise InvalidOption(
+            f"{function}(update=True, existing={existing!r}): update is existing='newer'; leave one out"
+        )
     if function == "remove" and options.get("from_") is None and options.get("recursive") is not None:
         text = "without from_, a path is always removed with its contents"
         raise wrong_value("remove(recursive", options["recursive"], text)

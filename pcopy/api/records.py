@@ -38,7 +38,8 @@ else:
             if isinstance(default, field):
                 delattr(cls, name)
         for name, value in _METHODS.items():
-            if name not in cls.__dict__ or cls.__dict__[name] is None:  # A class with ``__eq__`` has ``__hash__`` None.
+            has_own = cls.__dict__.get(name) is not None  # A class with ``__eq__`` has ``__hash__`` None.
+            if not (has_own or (name == "__repr__" and cls.__repr__ is not object.__repr__)):
                 setattr(cls, name, value)
         return cls
 

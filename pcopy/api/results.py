@@ -37,6 +37,12 @@ class JsonObject:
         known = {name: value for name, value in values.items() if name in names and name not in more}
         return cls(**known, **more, other={name: value for name, value in values.items() if name not in names})
 
+    def __repr__(self) -> str:
+        """Return the fields that have a value: neither None nor no further keys."""
+        shown = {name: getattr(self, name) for name in field_names(type(self)) if name != "other" or self.other}
+        texts = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
+        return f"{type(self).__qualname__}({', '.join(texts)})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(JsonObject):
@@ -262,6 +268,10 @@ class CompareResult(TreeResult):
     differ: int | None = None
     differ_in: Mapping[str, int] | None = None
 
+    def __bool__(self) -> bool:
+        """Raise ``TypeError``: ``if pcopy.compare(a, b)`` would always be true."""
+        raise TypeError("a CompareResult is neither true nor false; use .same")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveResult(TreeResult):
@@ -394,6 +404,12 @@ class UnfinishedJob(JsonObject):
         directory, progress = a2b_base64(values["directory_b64"]), values.get("progress")
         return cls.from_json(known, directory=directory, progress=progress and Progress.from_json(progress))
 
+
+for _public in (
+    *(ArchiveResult, ChangeResult, CompareResult, CopyResult, Difference, ExtractResult, FailedItem, Notice, Progress),
+    *(RemoveResult, StripeResult, UnfinishedJob),
+):
+    _public.__module__ = "pcopy"
 
 _MOST_LINES_IN_MEMORY = 10_000
 """The number of lines that ``JsonLines`` keeps in memory; all further ones are in a temporary file."""

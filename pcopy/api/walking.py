@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+_OF_OTHER_ENTRIES = {
+    "name": "os.path.basename(entry.path)",
+    "is_dir": "entry.type == 'directory'",
+    "is_file": "entry.type == 'file'",
+    "is_symlink": "entry.type == 'symlink'",
+    "stat": "the fields, such as entry.size",
+    "mtime": "entry.mtime_ns",
+}
+"""What to use instead of attributes of ``os.DirEntry`` and ``pathlib.Path``."""
 _PORTION = 1 << 16
 """The number of bytes that are read at once; a pipe holds as many."""
 
@@ -33,7 +42,8 @@ class Entry:
     - ``mode``: permission bits; ``uid``, ``gid``: owner and group; ``inode``, ``device``: its identity.
     - ``atime_ns``, ``mtime_ns``, ``ctime_ns``: nanoseconds since 1970.
 
-    With the option ``fields``, only the fields that it names exist, and ``path`` and ``type``.
+    With the option ``fields``, only the fields that it names exist, and ``path`` and ``type``. An entry is a path for
+    ``os`` and for the functions of pcopy, as bytes (``os.PathLike``).
     """
 
     __slots__ = ("_values", "path")
@@ -60,7 +70,12 @@ class Entry:
             try:
                 return self._values[name]
             except KeyError:
-                raise AttributeError(f"{name!r} is not among the fields of this walk") from None
+                from pcopy.api.keywords import OFFERED
+
+                if name in OFFERED["fields"]:
+                    raise AttributeError(f"{name!r} is not among the fields of this walk") from None
+                advice = f"; use {_OF_OTHER_ENTRIES[name]}" if name in _OF_OTHER_ENTRIES else ""
+                raise AttributeError(f"'Entry' object has no attribute {name!r}{advice}") from None
 
     def __init__(self, line: bytes) -> None:
         """Read a line of a listing. Raise ``ValueError``, ``KeyError``, ``AttributeError`` or ``TypeError`` if it is
@@ -76,6 +91,9 @@ class Entry:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._values]
+
+    def __fspath__(self) -> bytes:
+        return self.path
 
     def __repr__(self) -> str:
         texts = {name: f"{value:#o}" if name == "mode" else repr(value) for name, value in self._values.items()}
@@ -239,3 +257,7 @@ class Walk(Iterator[Entry], AsyncIterator[Entry]):
         # Without waiting: the reference may end in a thread on whose end ``wait`` would depend.
         if hasattr(self, "_wake_reader") and not self._job.output.closed:
             self._abandon()
+
+
+for _public in (Entry, Walk):
+    _public.__module__ = "pcopy"

@@ -217,6 +217,26 @@ class TestTrees:
         assert [(entry.path, entry.size) for entry in found] == [(os.fsencode(tree / "inner/deep/large"), 300_000)]
         with pytest.raises(AttributeError, match="'mode' is not among the fields"):
             _ = found[0].mode
+        for name, advice in {
+            "name": r"; use os\.path\.basename\(entry\.path\)",
+            "is_dir": "; use entry.type == 'directory'",
+            "nothing": "",
+        }.items():
+            with pytest.raises(AttributeError, match=f"^'Entry' object has no attribute '{name}'{advice}$"):
+                getattr(found[0], name)
+
+    def test_entry_is_a_path(self, area: Path, tree: Path) -> None:
+        by_path = {entry.path: entry for entry in pcopy.walk(tree)}
+        odd = os.fsencode(tree) + b"/\xff\xfe\n"
+        assert os.fspath(by_path[odd]) == odd
+        with open(by_path[odd], "rb") as file:
+            assert file.read() == b"name"
+        assert os.path.relpath(by_path[odd], os.fsencode(tree)) == b"\xff\xfe\n"
+        pcopy.copy(by_path[odd], area / "copy")
+        assert (area / "copy").read_bytes() == b"name"
+        pcopy.remove([by_path[odd], by_path[os.fsencode(tree / "link")]])
+        assert not os.path.lexists(odd)
+        assert not os.path.lexists(tree / "link")
         sizes = [entry.size for entry in pcopy.walk(tree, ["-type", "f"], sort="-size")]
         assert sizes == sorted(sizes, reverse=True)
 

@@ -49,6 +49,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: call.start(call.walk),
         r" started; it yields entries while its program runs: call it$",
     ),
+    "contradiction": (
+        lambda: call.copy("a", "b", update=True, existing="skip"),
+        r"^copy\(update=True, existing='skip'\): update is existing='newer'; leave one out$",
+    ),
+    "contradiction of a namesake": (
+        lambda: call.copytree("a", "b", update=True, existing="fail"),
+        r"^copytree\(update=True, existing='fail'\): update is existing='newer'; leave one out$",
+    ),
     "job that is not kept": (lambda: call.resume(None), r"^resume\(job=None\): this job was not kept$"),
     "exception as job": (
         lambda: call.resume(pcopy.Stopped("stopped", job="abc")),
@@ -88,7 +96,22 @@ def test_unknown_keyword_of_control(area: Path, tree: Path) -> None:
             control(bwlimt="1G")
 
 
-@pytest.mark.parametrize(("name", "use"), {"mirror": "sync", "rm": "remove", "chmod": "change_modes"}.items())
+@pytest.mark.parametrize(
+    ("name", "use"),
+    {
+        "mirror": "sync",
+        "rm": "remove",
+        "chmod": "change_modes",
+        "copy2": "copy",
+        "make_archive": "archive",
+        "unpack_archive": "extract",
+        "psync": "sync",
+        "prm": "remove",
+        "pwalk": "walk",
+        "ptar": "archive and pcopy.extract",
+        "pverify": "verify, pcopy.compare and pcopy.sign",
+    }.items(),
+)
 def test_unknown_function(name: str, use: str) -> None:
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; use pcopy\.{use}$"):
         getattr(pcopy, name)

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import pickle
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +181,32 @@ def test_line_of_an_unfinished_job_is_not_changed() -> None:
     assert (job.directory, job.other) == (b"/a", {"new": 1})
     assert job.progress is not None
     assert job.progress.elapsed == 1
+
+
+def test_representation_has_the_fields_with_a_value() -> None:
+    values = {"files": 1, "directories": 0, "bytes": 2, "failed": 0, "seconds": 0.5, "ranks": 1, "exit_status": 0}
+    values |= {"filters": [], "symlinks": 0, "special": 0, "excluded": 0, "found": 1, "removed": 1, "not_empty": 0}
+    removed = pcopy.RemoveResult(**values, dry_run=False)
+    assert repr(removed) == (
+        "RemoveResult(files=1, directories=0, bytes=2, failed=0, seconds=0.5, ranks=1, exit_status=0, filters=[], "
+        "symlinks=0, special=0, excluded=0, found=1, removed=1, not_empty=0, dry_run=False)"
+    )
+    assert repr(dataclasses.replace(removed, other={"new": 1})).startswith("RemoveResult(other={'new': 1}, files=1")
+    job = pcopy.UnfinishedJob(job="a", directory=b"b", state=None)
+    assert repr(job).startswith("UnfinishedJob(job='a', directory=b'b', message='', begun=0.0")
+
+
+def test_result_of_a_comparison_is_neither_true_nor_false(area: Path) -> None:
+    (area / "file").write_bytes(b"contents")
+    result = pcopy.compare(area / "file", area / "file")
+    assert result.same is True
+    with pytest.raises(TypeError, match=r"^a CompareResult is neither true nor false; use \.same$"):
+        bool(result)
+
+
+@pytest.mark.parametrize("name", vars(pcopy)["__all__"])
+def test_classes_have_the_module_from_which_they_are_imported(name: str) -> None:
+    each = getattr(pcopy, name)
+    if isinstance(each, type) and name != "RunningJob":
+        assert (each.__module__, each.__qualname__) == ("pcopy", name)
+        assert pickle.loads(pickle.dumps(each)) is each
