@@ -99,8 +99,10 @@ def file_path_of(value: object, name: str, why: str) -> bytes:
 
 
 def shown_value(value: object) -> str:
-    """Return ``value`` as in the source text of Python; only the type if that is long, or an address."""
+    """Return ``value`` as in the source text of Python; only its name, or its type, if that is long, or an address."""
     text = repr(value)
+    if callable(value) and " at 0x" in text:
+        return getattr(value, "__qualname__", type(value).__name__)
     return text if len(text) <= _LONGEST_SHOWN_VALUE and " at 0x" not in text else f"{type(value).__name__}(...)"
 
 

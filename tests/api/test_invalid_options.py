@@ -41,6 +41,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "always recursive": (lambda: call.remove("a", recursive=True), r"^remove\(recursive=True\): without from_, a path"),
     "list of rmtree": (lambda: call.rmtree("a", from_=["b"]), r"^rmtree\(from_=...\): not an option of rmtree; use"),
     "other function": (lambda: call.start(print), r"started; call it without start\(\)$"),
+    "namesake to start": (
+        lambda: call.start(call.copytree, "a"),
+        r"^start\(copytree\): .*; call it without start\(\)$",
+    ),
+    "result to start": (
+        lambda: call.start(pcopy.UnfinishedJob(job="a" * 90, directory=b"b", state=None)),
+        r"^start\(UnfinishedJob\(...\)\): not a function of pcopy that can be started; write start\(pcopy.copy, ",
+    ),
     "object to start": (
         lambda: call.start(5),
         r"^start\(5\): .* started; write start\(pcopy.copy, source, destination\)$",

@@ -184,7 +184,15 @@ def test_line_of_an_unfinished_job_is_not_changed() -> None:
 
 
 def test_representation_has_the_fields_with_a_value() -> None:
-    values = {"files": 1, "directories": 0, "bytes": 2, "failed": 0, "seconds": 0.5, "ranks": 1, "exit_status": 0}
+    values: dict[str, Any] = {
+        "files": 1,
+        "directories": 0,
+        "bytes": 2,
+        "failed": 0,
+        "seconds": 0.5,
+        "ranks": 1,
+        "exit_status": 0,
+    }
     values |= {"filters": [], "symlinks": 0, "special": 0, "excluded": 0, "found": 1, "removed": 1, "not_empty": 0}
     removed = pcopy.RemoveResult(**values, dry_run=False)
     assert repr(removed) == (

@@ -29,7 +29,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "option as a test": lambda tree: list(pcopy.walk(tree, [f"--output={tree}/written.txt"])),
     "path as a test": lambda tree: list(pcopy.walk(tree, ["/etc"])),
     "progress of a walk": lambda tree: list(pcopy.walk(tree, progress=print)),  # type: ignore[call-overload,call-arg,unused-ignore]
-    "fixed option of copytree": lambda tree: pcopy.copytree(tree, tree.parent / "copy", dereference=True),
+    "fixed option of copytree": lambda tree: pcopy.copytree(tree, tree.parent / "copy", dereference=True),  # type: ignore[call-arg]
 }
 
 
