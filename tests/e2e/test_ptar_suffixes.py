@@ -84,9 +84,7 @@ def test_suffixes_of_other_compressors_are_refused(suffix: str, tree: Path, tmp_
 
 @pytest.mark.parametrize("words", [(), ("-a",), ("--resume",), ("--dry-run",)])
 @pytest.mark.parametrize("suffix", ["zip", "7z", "rar", "cpio", "jar", "iso", "ZIP", "tar.zip"])
-def test_suffixes_of_other_formats_are_refused(
-    suffix: str, words: tuple[str, ...], tree: Path, tmp_path: Path
-) -> None:
+def test_suffixes_of_other_formats_are_refused(suffix: str, words: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
     run = ptar("-c", *words, "-f", f"a.{suffix}", "tree", cwd=tmp_path)
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     wanted = f"ptar: a.{suffix}: ptar writes tar files: name it a.tar, a.tar.gz or a.tar.zst\n"
