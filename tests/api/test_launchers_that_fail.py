@@ -11,6 +11,7 @@ import pytest
 
 import pcopy
 from tests.launch.launchers import OPEN_MPI, Launchers
+from tests.support.users import require_root
 
 CALLS: dict[str, Callable[[list[str]], object]] = {
     "copy": lambda launcher: pcopy.copy("tree", "copy", launcher=launcher),
@@ -67,8 +68,7 @@ def test_refusal_of_the_program_is_no_failure_of_the_launcher(area: Path) -> Non
 
 
 def test_open_mpi_refuses_root(area: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.geteuid():
-        pytest.skip("needs root")
+    require_root("be refused by Open MPI")
     Launchers("no Slurm").line("open_mpi", 2)  # skips the test if it is not installed
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.delenv(name, raising=False)
