@@ -7,6 +7,7 @@ parameters become operands, and what the exit statuses mean; its options are in 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -26,7 +27,7 @@ from pcopy.api.arguments import (
     wrong_value,
 )
 from pcopy.api.errors import Different, Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
-from pcopy.api.running import FinishedProcess, Request, RunningJob, run_command
+from pcopy.api.running import WHY_STATUS_IS_LOST, FinishedProcess, Request, RunningJob, run_command
 from pcopy.api.typing_names import Generic, ParamSpec, TypeVar, cast
 from pcopy.errors import EXIT_DIFFERENT, EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED
 
@@ -91,6 +92,10 @@ class Function(Generic[_Result]):
     def __repr__(self) -> str:
         return f"<function pcopy.{self.__name__}>"
 
+    def __reduce__(self) -> str:
+        """Return the name by which ``pickle`` finds the function."""
+        return self.__name__
+
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         """What the function does, and its options; from the stub, which is generated from the table of options."""
@@ -152,6 +157,7 @@ class Function(Generic[_Result]):
         started the ranks.
         """
         result = self._summary(ended)
+        ended = _with_status_of_program(ended, self.program, launcher)
         is_done = ended.status == EXIT_OK or (ended.status == EXIT_DIFFERENT and self.__name__ == "compare")
         if is_done and (result is not None or not self.result):
             return cast(_Result, result)
@@ -170,13 +176,13 @@ class Function(Generic[_Result]):
         paths = [*texts_of_caller(words), *(each.path for each in reported)]
         message = ended.message or f"{self.program} ended with status {ended.status}"
         message = message_in_python(message, self.__name__, paths)
-        if ended.status in _STOPPED_STATUSES or (ended.status == -15 and ended.is_requested):
+        if ended.status in _STOPPED_STATUSES:
             return Stopped(message, **details)
+        if ended.status is None or ended.status < 0:
+            return _error_of_signal(self.program, message, ended, details)
         if ended.status == EXIT_REFUSED and result is None:
             number, path = (ended.refusal.errno, ended.refusal.path) if ended.refusal else (0, b"")
             return Refused(message, status=EXIT_REFUSED, errno=number or None, filename=path or None)
-        if ended.status < 0:
-            return InternalError(f"{self.program} was killed by signal {-ended.status}", **details)
         if ended.status not in (EXIT_OK, EXIT_INCOMPLETE, EXIT_REFUSED) or (result is None and self.result):
             lost = "" if ended.status > 1 else "; its output is not complete"
             return InternalError(f"{message}{lost}", **details)
@@ -204,10 +210,37 @@ class Function(Generic[_Result]):
             return None
 
 
+def _error_of_signal(program: str, message: str, ended: FinishedProcess, details: dict[str, Any]) -> Error:
+    """Return the exception for a program that a signal has ended, or whose status is not known."""
+    if ended.status is None:
+        return InternalError(f"the exit status of {program} is lost: {WHY_STATUS_IS_LOST}", **details)
+    if ended.status == -signal.SIGTERM and ended.is_requested:
+        return Stopped(message if ended.has_begun else f"{program} was stopped before it began", **details)
+    return InternalError(f"{program} was killed by signal {-ended.status}", **details)
+
+
+def _with_status_of_program(ended: FinishedProcess, program: str, launcher: Sequence[str]) -> FinishedProcess:
+    """Return how the program has ended by its own words, if it has printed its exit status or has been refused: the
+    status of the process may be that of a launcher, or may not be known.
+
+    Raise ``InternalError`` if the program ended with status 0 and the launcher did not.
+    """
+    own = None if ended.summary is None else ended.summary.get("exit_status")
+    if ended.refusal is not None and ended.summary is None:
+        own = EXIT_REFUSED
+    if not isinstance(own, int):
+        return ended
+    if own == EXIT_OK and launcher and ended.status is not None and ended.status > 0:
+        text = f"{launcher[0]} ended with status {ended.status} after {program} had ended with status 0"
+        raise InternalError(text, status=ended.status, job=ended.job, failures=ended.failures)
+    return ended if ended.status else ended.with_status(own)
+
+
 def _launcher_error(program: str, launcher: Sequence[str], ended: FinishedProcess) -> InternalError:
     """Return the exception for a launcher that has ended before the ``program`` began."""
     reason = f":\n{ended.message}" if ended.message else ", and has printed no message"
-    how = f"was killed by signal {-ended.status}" if ended.status < 0 else f"ended with status {ended.status}"
+    status = ended.status
+    how = f"was killed by signal {-status}" if status is not None and status < 0 else f"ended with status {status}"
     return InternalError(f"{launcher[0]} {how} before {program} began{reason}", status=ended.status)
 
 
@@ -216,7 +249,7 @@ def _refuse_options(function: str, words: Sequence[bytes], options: Mapping[str,
     if options contradict each other where the program uses the last one.
     """
     parameter = {"remove": "paths", "change_modes": "paths", "archive": "source"}.get(function)
-    if parameter and words[-1] == b"--" and options.get("from_") is None:
+    if parameter and words.index(b"--") == len(words) - 1 and options.get("from_") is None:
         raise InvalidOption(f"{function}({parameter}=None): no path; give {parameter} or from_")
     existing = options.get("existing")
     if options.get("update") and existing not in (None, "newer"):

@@ -21,9 +21,9 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from contextlib import contextmanager, suppress
 
 from pcopy.api.arguments import refusing_unknown_keywords
-from pcopy.api.errors import Error, InternalError, ItemsFailed, Refused, Stopped
+from pcopy.api.errors import Error, InternalError, InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.process import list_file, start_process, write_to_pipe
-from pcopy.api.records import dataclass
+from pcopy.api.records import dataclass, field_names
 from pcopy.api.typing_names import Generic, TypeVar
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED
 
@@ -49,6 +49,27 @@ _MOST_LINES_OF_LAUNCHER = 20
 """The number of lines of a launcher in a message."""
 _REFUSED_OPERATION = "refuse"
 """The operation in the line of ``--errors`` about a refused request."""
+
+
+def _checked_timeout(timeout: float | None) -> float | None:
+    """Return a number of seconds that ``wait`` accepts; None: any time. Raise ``TypeError`` if it is no number."""
+    if timeout is None or timeout >= threading.TIMEOUT_MAX:
+        return None
+    return max(0.0, float(timeout))
+
+
+def _check_control_values(bwlimit: object, oplimit: object, active: object, pause: object) -> None:
+    """Raise ``InvalidOption`` if a value of ``RunningJob.control`` has the wrong type."""
+    if not (pause is None or isinstance(pause, bool)):
+        raise InvalidOption(f"RunningJob.control(pause={pause!r}): neither True nor False")
+    if isinstance(bwlimit, bool) or not (bwlimit is None or isinstance(bwlimit, (int, str))):
+        raise InvalidOption(f"RunningJob.control(bwlimit={bwlimit!r}): neither a whole number of bytes nor text")
+    for name, value in {"oplimit": oplimit, "active": active}.items():
+        if isinstance(value, bool) or not (value is None or isinstance(value, int)):
+            raise InvalidOption(f"RunningJob.control({name}={value!r}): not a whole number")
+
+
+WHY_STATUS_IS_LOST = "another part of this process has waited for its child processes, or ignores SIGCHLD"
 
 
 @dataclass(frozen=True)
@@ -80,7 +101,8 @@ class FinishedProcess:
 
     Fields:
 
-    - ``status``: its exit status; negative: the number of the signal that has killed it.
+    - ``status``: its exit status; negative: the number of the signal that has killed it; None: it is not known,
+      because another part of the caller's process has waited for the child.
     - ``message``: the lines that it has printed for people, without its name.
     - ``summary``: the object that it has printed at the end; None if it has printed none.
     - ``lines``: the lines before that, such as differences.
@@ -91,7 +113,7 @@ class FinishedProcess:
     - ``has_begun``: True if it has printed something; otherwise ``message`` is what its launcher has printed first.
     """
 
-    status: int
+    status: int | None
     message: str
     summary: dict[str, Any] | None
     lines: JsonLines[Any]
@@ -100,6 +122,11 @@ class FinishedProcess:
     job: str | None
     is_requested: bool
     has_begun: bool
+
+    def with_status(self, status: int) -> FinishedProcess:
+        """Return the same with another status."""
+        values = {name: getattr(self, name) for name in field_names(FinishedProcess)}
+        return FinishedProcess(**{**values, "status": status})
 
 
 class RunningJob(Generic[_Result]):
@@ -124,7 +151,9 @@ class RunningJob(Generic[_Result]):
         self._refusal: FailedItem | None = None
         self._is_stopped = False
         self._is_reported = False  # True if ``wait`` has raised the exception
-        self._outcome: _Result | Exception
+        self._finished: FinishedProcess | Exception | None = None
+        self._known_outcome: tuple[_Result | Exception] | None = None
+        self._starter = os.getpid()
         self._output_error: Exception | None = None  # of the thread that reads the output
         self._list = None if request.listed is None else list_file(request.listed, request.launcher)
         try:
@@ -143,7 +172,10 @@ class RunningJob(Generic[_Result]):
 
     def _start_reading(self, messages: IO[bytes], reads_output: bool) -> None:
         """Start the threads that read the child's outputs. Raise ``RuntimeError`` if the system allows no thread."""
-        # Imported only now, as json is in the threads: it takes some milliseconds, in which the program starts.
+        # Imported only now: it takes some milliseconds, in which the program starts. The threads themselves import
+        # nothing: a process that is forked meanwhile would wait forever for the lock of the module.
+        import json  # noqa: F401
+
         from pcopy.api.results import FailedItem, JsonLines
 
         self._lines: JsonLines[Any] = JsonLines(dict)
@@ -161,6 +193,11 @@ class RunningJob(Generic[_Result]):
         """The process, which leads a session and a process group of its own."""
         return self._process.pid
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """True if this process has started the program, and not one from which it was forked."""
+        return os.getpid() == self._starter
+
     def done(self) -> bool:
         """Return True if the program has ended."""
         return self._ended.is_set()
@@ -175,11 +212,14 @@ class RunningJob(Generic[_Result]):
         Raise ``TimeoutError`` after ``timeout`` seconds; the program continues. Raise ``Error`` if it has not done all.
         If another exception is raised meanwhile, such as ``KeyboardInterrupt``, the program is stopped in order.
         """
+        seconds = _checked_timeout(timeout)
+        if not (self.is_of_this_process or self.done()):
+            raise RuntimeError("a forked process cannot wait for a job of its parent")
         with self._stopping_on_error():
             if self._request.progress is None:
-                self._ended.wait(timeout)
+                self._ended.wait(seconds)
             else:
-                for event in self._events(timeout, only_progress=True):
+                for event in self._events(seconds, only_progress=True):
                     self._call_back(event)
         if not self.done():
             raise TimeoutError(f"{self._request.program} has not ended after {timeout} seconds")
@@ -222,6 +262,7 @@ class RunningJob(Generic[_Result]):
         """
         from pcopy.api.results import Progress
 
+        _check_control_values(bwlimit, oplimit, active, pause)
         self._progressed.wait()
         if self.name is None or self.done():
             raise Refused(f"{self._request.program}: only a copy that is recorded and runs can be changed")
@@ -319,6 +360,18 @@ class RunningJob(Generic[_Result]):
         """Wait until the program has ended."""
         async for _ in self._events_in_event_loop(only_progress=True):
             pass
+
+    @property
+    def _outcome(self) -> _Result | Exception:
+        """The result of a program that has ended, or its exception. It is determined in the caller's thread, since that
+        imports modules.
+        """
+        with self._lock:
+            if self._known_outcome is None:
+                finished = self._finished
+                assert finished is not None, "the program has not ended"
+                self._known_outcome = (finished if isinstance(finished, Exception) else self._outcome_of(finished),)
+            return self._known_outcome[0]
 
     def _result_or_error(self) -> _Result:
         """Return the result of the program, or raise its exception."""
@@ -432,19 +485,17 @@ class RunningJob(Generic[_Result]):
             self.kill()
 
     def _read_messages(self, stream: IO[bytes], reader: threading.Thread | None) -> None:
-        """Read standard error to its end, and determine the outcome. ``reader`` is the thread that reads standard
-        output.
+        """Read standard error to its end, and find out how the program has ended. ``reader`` is the thread that reads
+        standard output.
 
         Whatever fails here becomes the outcome, so that no caller waits forever.
         """
         try:
-            finished = self._read_until_end(stream, reader)
+            self._finished = self._read_until_end(stream, reader)
         except Exception as error:
-            self._outcome = error
+            self._finished = error
             with suppress(Exception):
                 self._abandon_process(keeps_output=reader is None)
-        else:
-            self._outcome = self._outcome_of(finished)
         finally:
             self._progressed.set()
             self._notify(None)
@@ -474,12 +525,21 @@ class RunningJob(Generic[_Result]):
         except Exception as error:
             return error
 
-    def _reaped_status(self) -> int:
-        """Wait until the process has ended, and return its status. ``kill`` uses its number only before that."""
-        with suppress(ChildProcessError):  # The caller ignores SIGCHLD.
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+    def _reaped_status(self) -> int | None:
+        """Wait until the process has ended, and return its status; None if it is not known. ``kill`` uses the number of
+        the process only before that.
+
+        ``Popen.wait`` would return 0 if another part of the caller's process has waited for the child, for example a
+        handler of SIGCHLD, or if SIGCHLD is ignored.
+        """
+        status = None
+        with suppress(ChildProcessError):
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            if ended is not None:
+                status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         with self._lock:
-            return self._process.wait()
+            self._process.wait()
+        return status
 
     def _abandon_process(self, *, keeps_output: bool = False) -> None:
         """Kill the process, wait for it, and close what belongs to it, unless the caller reads ``output``."""
@@ -524,7 +584,7 @@ class RunningJob(Generic[_Result]):
             self._first_notices.append(text)
         return Notice(text.removeprefix(f"{self._request.program}: "))
 
-    def _finished_process(self, status: int) -> FinishedProcess:
+    def _finished_process(self, status: int | None) -> FinishedProcess:
         own, summary = self._own_lines(), self._summary
         has_begun = bool(own or summary or self._last or self._refusal or len(self._failures))
         message = "; ".join(own[-_MOST_NOTICES_IN_MESSAGE:]) or self._message_of_others()
@@ -564,10 +624,12 @@ def run_command(words: Sequence[bytes], function: str) -> FinishedProcess:
     def finish(ended: FinishedProcess) -> FinishedProcess:
         if ended.status == EXIT_OK:
             return ended
-        kinds: dict[int, type[Error]] = {EXIT_INCOMPLETE: ItemsFailed, EXIT_REFUSED: Refused}
+        kinds: dict[int | None, type[Error]] = {EXIT_INCOMPLETE: ItemsFailed, EXIT_REFUSED: Refused}
         from pcopy.api.wording import message_in_python, texts_of_caller
 
         message = message_in_python(ended.message, function, [*texts_of_caller(words)])
+        if ended.status is None:
+            message = f"the exit status of pcopy is lost: {WHY_STATUS_IS_LOST}"
         raise kinds.get(ended.status, InternalError)(message, status=ended.status)
 
     return RunningJob(Request("pcopy", words, finish)).wait()

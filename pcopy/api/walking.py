@@ -255,7 +255,8 @@ class Walk(Iterator[Entry], AsyncIterator[Entry]):
 
     def __del__(self) -> None:
         # Without waiting: the reference may end in a thread on whose end ``wait`` would depend.
-        if hasattr(self, "_wake_reader") and not self._job.output.closed:
+        # A forked process must not end the walk of its parent.
+        if hasattr(self, "_wake_reader") and not self._job.output.closed and self._job.is_of_this_process:
             self._abandon()
 
 
