@@ -97,7 +97,7 @@ report_items.ItemSendWindow.total_limit, report_items.ItemSendWindow.min_share =
 run = report_items.ReportItems.run
 def slowly(task, rank, result):
     import time
-    time.sleep(0.002)
+    time.sleep(0.01)
     run(task, rank, result)
 report_items.ReportItems.run = slowly
 class RecordingTicket(report_window.SendWindowTicket):
@@ -133,7 +133,7 @@ def test_logs_of_stopped_and_resumed_run_together_list_all_items(area: Path) -> 
     given = ("--reflink", "never", "--no-preserve", "sparse", "--log", area / "first", source, copy)
     with start(*given, ranks=2, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while not any(copy.glob("large*")) and process.poll() is None:
-            time.sleep(0.002)
+            time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
     assert process.returncode in (0, 75)
     first = actions_by_path(area / "first", source)
