@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 
-from pcopy.launch.interrupts import exit_on_sigint
+from pcopy.launch.interrupts import exit_on_sigint, unblock_signals
 
 GARBAGE_COLLECTION_THRESHOLD = 50_000
 """The number of new objects after which Python collects garbage; the imports of a program create fewer."""
@@ -71,6 +71,7 @@ def _run_and_exit(program: str) -> None:
 
     The program is the function ``main`` of the module of ``pcopy.cli`` with that name.
     """
+    unblock_signals()
     # Handle SIGINT before the imports, which take most of the time of a start: else Ctrl-C would print a traceback.
     exit_on_sigint(program)
     gc.set_threshold(GARBAGE_COLLECTION_THRESHOLD)

@@ -1,4 +1,4 @@
-"""Handling of a SIGINT while the program starts.
+"""Signals while the program starts: which ones it receives, and what a SIGINT does.
 
 Without this module Python would raise ``KeyboardInterrupt`` inside an import, and print a traceback. With it, the
 process exits immediately and prints one line, until ``restore_keyboard_interrupt`` is called: from then on there may be
@@ -28,6 +28,13 @@ class _SigintExitHandler:
             os._exit(INTERRUPTED_STATUS)
 
 
+def unblock_signals() -> None:
+    """Unblock all signals. A process inherits the mask of the thread that has started it; a job whose stop signals are
+    blocked could not be stopped, and would continue after the end of its caller (``--stop-at-eof``).
+    """
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+
+
 def exit_on_sigint(program: str) -> None:
     """Install a handler by which SIGINT ends the process immediately and prints one line, which begins with
     ``program``, instead of a traceback. If the process was started with SIGINT ignored, change nothing.
@@ -54,7 +61,8 @@ def stop_when_standard_input_ends() -> bool:
     False if standard input is closed.
 
     No thread is needed for this, so the ranks can be forked later. If a launcher passes its standard input to rank 0
-    through a pipe or a socket, this also works there.
+    through a pipe or a socket, this also works there. If the process was started with SIGTERM ignored, the signal would
+    be lost until the job handles it: then its default action is restored.
     """
     import fcntl
     import select
@@ -63,6 +71,8 @@ def stop_when_standard_input_ends() -> bool:
         flags = fcntl.fcntl(0, fcntl.F_GETFL)
     except OSError:
         return False
+    if _signal.getsignal(_signal.SIGTERM) is _signal.SIG_IGN:
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
     try:
         fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(0, fcntl.F_SETSIG, _signal.SIGTERM)

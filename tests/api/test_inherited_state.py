@@ -1,0 +1,112 @@
+"""A program that is started while signals are blocked or ignored can be stopped, and ends after its caller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import pcopy
+from tests.api.conftest import processes_with
+from tests.support.command import command
+from tests.support.processes import HANGS, PROMPT, wait_until
+from tests.support.warm import TOKEN
+
+STATES = {
+    "SIGTERM blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])",
+    "all blocked": "signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())",
+    "SIGTERM ignored": "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+}
+"""What the caller does before it starts a program."""
+CALLER = """
+import signal, sys, threading, time
+import pcopy
+
+def start():
+    {state}
+    jobs.append(pcopy.start(pcopy.copy, sys.argv[1], sys.argv[2], bwlimit="4M", progress_interval=0.1, ranks=2))
+
+jobs = []
+thread = threading.Thread(target=start)
+thread.start() if {in_thread} else start()
+if {in_thread}:
+    thread.join()
+for event in jobs[0]:
+    if isinstance(event, pcopy.Progress) and event.moved:
+        break
+print(jobs[0].pid, flush=True)
+"""
+STOP = """
+jobs[0].stop()
+try:
+    jobs[0].wait({seconds})
+except pcopy.Stopped as stopped:
+    print(stopped.status, flush=True)
+"""
+
+
+def only_job() -> tuple[str, str | None]:
+    (job,) = pcopy.jobs()
+    return job.state, job.job
+
+
+@pytest.mark.parametrize("way", ["stop", "SIGKILL"])
+@pytest.mark.parametrize(
+    ("state", "in_thread"), [*((state, False) for state in STATES), ("SIGTERM blocked", True)], ids=str
+)
+def test_caller(area: Path, large: Path, state: str, in_thread: bool, way: str) -> None:
+    code = CALLER.format(state=STATES[state], in_thread=in_thread)
+    code += STOP.format(seconds=PROMPT) if way == "stop" else "time.sleep(1000)"
+    words = [sys.executable, "-c", code, large, area / "copy"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as caller:
+        assert caller.stdout
+        program = int(caller.stdout.readline())
+        try:
+            if way == "SIGKILL":
+                caller.kill()
+            else:
+                assert caller.stdout.readline() == b"75\n"
+            assert wait_until(lambda: not processes_with(os.environ[TOKEN]), PROMPT)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(program, signal.SIGKILL)
+    state, job = only_job()
+    assert state == "stopped"
+    assert job
+    pcopy.discard(job)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("way", ["end of input", "signal"])
+def test_command(area: Path, large: Path, state: str, way: str) -> None:
+    line, environment = command(
+        *("--stop-at-eof", "--bwlimit", "4M", "--progress", "json", "--progress-interval", "0.1", large, area / "copy")
+    )
+    code = f"import os, signal, sys\n{STATES[state]}\nos.execvp(sys.argv[1], sys.argv[1:])"
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-c", code, *line]
+    with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin and process.stderr
+        try:
+            assert process.stderr.readline().startswith(b"{")
+            process.stdin.close() if way == "end of input" else process.terminate()
+            assert process.wait(HANGS) == 75
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_caller_that_has_ended_before_the_program_is_loaded(area: Path, large: Path, state: str) -> None:
+    """Its input ends before the program handles signals."""
+    line, environment = command("--stop-at-eof", large, area / "copy")
+    code = f"import os, signal, sys\n{STATES[state]}\nos.execvp(sys.argv[1], sys.argv[1:])"
+    words = [sys.executable, "-c", code, *line]
+    null = subprocess.DEVNULL
+    run = subprocess.run(words, check=False, env=environment, stdin=null, capture_output=True, timeout=HANGS)
+    assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGTERM, b"", b"")
+    assert not (area / "copy").exists()
