@@ -1,5 +1,6 @@
 """The environment of a child process: that of the caller, without the variables by which a launcher (mpiexec, srun)
-describes the caller's own rank. The program would take itself for that rank.
+describes the caller's own rank: the program would take itself for that rank. ``PYTHONIOENCODING`` is not passed either,
+since the caller decodes what the program prints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _SETTINGS_OF_LAUNCHERS = (
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the child of a process with this ``environment``."""
-    return {name: value for name, value in environment.items() if not _is_of_launcher(name)}
+    return {
+        name: value for name, value in environment.items() if name != "PYTHONIOENCODING" and not _is_of_launcher(name)
+    }
 
 
 def _is_of_launcher(name: str) -> bool:

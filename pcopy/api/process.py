@@ -33,6 +33,16 @@ if TYPE_CHECKING:
 CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 """The file that the child process runs."""
 
+_FLAGS = {
+    "isolated": "-I",
+    "ignore_environment": "-E",
+    "no_user_site": "-s",
+    "dont_write_bytecode": "-B",
+    "dev_mode": "-Xdev",
+}
+"""The options of Python that the child gets if the caller has them, by their names in ``sys.flags``. It does not get
+-O, because the programs contain assertions, and neither -W nor -S, which concern the caller's own modules.
+"""
 _STANDARD_ERROR = 2
 """The highest descriptor of a standard stream."""
 _SECONDS_AFTER_END = 1.0
@@ -53,7 +63,7 @@ def start_process(
         name = os.fsencode(list_file.name) if launcher else b"/dev/fd/%d" % descriptors[0]
         words = [b"--null", b"--from=" + name, *words]
     process = Popen(
-        [*launcher, _interpreter(), "-P", CHILD, program, *words],
+        [*launcher, _interpreter(), *_interpreter_options(), "-P", CHILD, program, *words],
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -73,6 +83,14 @@ def _interpreter() -> str:
     if getattr(sys, "frozen", False) or not any("py" in name.lower() for name in names):
         raise Error(f"sys.executable names no Python that could run the programs: {executable!r}")
     return executable
+
+
+def _interpreter_options() -> list[str]:
+    """Return the options of Python by which the child loads modules from the same places as this process, and encodes
+    names in the same way.
+    """
+    utf8 = [f"-Xutf8={sys.flags.utf8_mode:d}"] if "utf8" in sys._xoptions else []
+    return [word for name, word in _FLAGS.items() if getattr(sys.flags, name)] + utf8
 
 
 class _Output(RawIOBase):

@@ -1,7 +1,10 @@
-"""A program that is started while signals are blocked or ignored can be stopped, and ends after its caller."""
+"""A program that is started while signals are blocked or ignored can be stopped, and ends after its caller. It has the
+options of Python by which the caller is isolated.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +16,7 @@ import pytest
 
 import pcopy
 from tests.api.conftest import processes_with
-from tests.support.command import command
+from tests.support.command import REPOSITORY, command
 from tests.support.processes import HANGS, PROMPT, wait_until
 from tests.support.warm import TOKEN
 
@@ -110,3 +113,51 @@ def test_caller_that_has_ended_before_the_program_is_loaded(area: Path, large: P
     run = subprocess.run(words, check=False, env=environment, stdin=null, capture_output=True, timeout=HANGS)
     assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGTERM, b"", b"")
     assert not (area / "copy").exists()
+
+
+FLAGS = [
+    *("isolated", "ignore_environment", "no_user_site", "dont_write_bytecode", "dev_mode", "utf8_mode"),
+    *("safe_path", "optimize"),
+]
+PRINT_FLAGS = f"import json, sys; print(json.dumps([int(getattr(sys.flags, name)) for name in {FLAGS}]))"
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["-I", "-E", "-s", "-B", "-X dev", "-X utf8", "-X utf8=0", "-P", "-E -s -B -X utf8=1", "-O", ""],
+    ids=lambda options: options or "none",
+)
+def test_options_of_python(area: Path, options: str) -> None:
+    (area / "child.py").write_text(PRINT_FLAGS)
+    code = f"""
+import sys
+sys.path.insert(0, {os.fspath(REPOSITORY)!r})
+from pcopy.api import process
+process.CHILD = {str(area / "child.py")!r}
+child = process.start_process("pcopy", [], [], None)
+print(child.stdout.read().decode(), end="")
+child.stdout.close(), child.stderr.close(), child.stdin.close(), child.wait()
+{PRINT_FLAGS}
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    run = subprocess.run(
+        [sys.executable, *options.split(), "-c", code], check=True, capture_output=True, env=environment, timeout=HANGS
+    )
+    assert run.stderr == b""
+    child, caller = (dict(zip(FLAGS, json.loads(line), strict=True)) for line in run.stdout.splitlines())
+    assert child == {**caller, "safe_path": 1, "optimize": 0}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "ascii:strict", "cp500"])
+def test_encoding_of_the_standard_streams_of_the_caller(
+    area: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    (area / "größe").write_bytes(b"contents")
+    (area / "copy").mkdir()
+    assert pcopy.copy(area / "größe", area / "copy").copied == 1
+    assert {entry.path for entry in pcopy.walk(area / "copy")} == {
+        os.fsencode(area / name) for name in ("copy", "copy/größe")
+    }
+    with pytest.raises(pcopy.Refused, match="größte"):
+        pcopy.copy(area / "größte", area / "copy")
