@@ -89,11 +89,13 @@ def _property(name):
     """Return a property for a function that has the same name as a subpackage.
 
     Importing a module of the subpackage would replace the function: Python stores each imported subpackage as an
-    attribute of its package. The setter ignores that; ``from pcopy.walk import ...`` does not need the attribute.
+    attribute of its package. The setter ignores that; ``from pcopy.walk import ...`` does not need the attribute. The
+    deleter restores the function, as ``unittest.mock.patch`` needs.
     """
     return property(
         lambda package: _function_with_modules(package, name),
         lambda package, value: None if isinstance(value, type(sys)) else package.__dict__.update({name: value}),
+        lambda package: package.__dict__.pop(name, None),
     )
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from pcopy.api.errors import InvalidOption, ItemsFailed, Refused
+from pcopy.api.errors import InvalidOption, ItemsFailed, Refused, Stopped
 from pcopy.api.functions import copy, discard, remove
 from pcopy.api.results import FailedItem
 from pcopy.api.typing_names import Any, TypeVar
@@ -37,7 +37,8 @@ def copytree(
 
     Owners, ACLs, sparse files and hard links are preserved, too, and FIFOs and devices are copied. ``ignore`` must be
     the result of ``shutil.ignore_patterns``, and ``copy_function`` must be ``shutil.copy2``. If items failed, raise
-    ``shutil.Error`` with a list of (source, destination, reason); its ``__cause__`` is ``ItemsFailed``.
+    ``shutil.Error`` with a list of (source, destination, reason); its ``__cause__`` is ``ItemsFailed``. If the copy was
+    stopped early, as on a full file system, the last reason says so, and the ``__cause__`` is ``Stopped``.
     """
     if copy_function is not shutil.copy2:
         raise InvalidOption(
@@ -65,9 +66,12 @@ def copytree(
     except ItemsFailed as failed:
         failures = [each for each in failed if not (ignore_dangling_symlinks and _is_dangling(each))]
         if failures:
-            raise shutil.Error([_entry(each, os.fsdecode(src), os.fsdecode(dst)) for each in failures]) from failed
+            raise shutil.Error(_entries(failures, src, dst)) from failed
         if failed.job is not None:
             discard(failed.job)
+    except Stopped as stopped:
+        whole = (os.fsdecode(src), os.fsdecode(dst), str(stopped))
+        raise shutil.Error([*_entries(stopped.failures, src, dst), whole]) from stopped
     return dst
 
 
@@ -83,7 +87,7 @@ def rmtree(
     """Remove a tree as ``shutil.rmtree`` does; ``options`` are those of ``remove``.
 
     Other items are removed even if one fails. Without a handler, the ``OSError`` of the first failure is raised; its
-    ``__cause__`` is ``ItemsFailed``. ``dir_fd`` is not possible.
+    ``__cause__`` is ``ItemsFailed``, or ``Stopped`` if the program was stopped early. ``dir_fd`` is not possible.
     """
     if dir_fd is not None:
         raise NotImplementedError("rmtree(dir_fd=...): another process removes the tree; give a path")
@@ -121,14 +125,18 @@ def _removal_failures(path: Any, options: dict[str, Any]) -> Iterator[tuple[Call
         failure = OSError(errno.EINVAL, str(refused), path)
         failure.__cause__ = refused
         yield os.rmdir, path, failure
-    except ItemsFailed as items:
-        for each in items:
+    except (ItemsFailed, Stopped) as items:
+        for each in items.failures:
             shown = each.path if isinstance(path, bytes) else os.fsdecode(each.path)
             # The program knows mount points without asking the system.
             number = each.errno or (errno.EBUSY if os.path.ismount(each.path) else errno.EIO)
             failure = OSError(number, each.message if each.errno else os.strerror(number), shown)
             failure.__cause__ = items
             yield getattr(os, each.operation, os.unlink), shown, failure
+        if isinstance(items, Stopped):
+            failure = OSError(items.errno or errno.EINTR, str(items), path)
+            failure.__cause__ = items
+            yield os.rmdir, path, failure
 
 
 def _refuse_options(function: str, called: str, names: Iterable[str], options: Mapping[str, Any]) -> None:
@@ -179,6 +187,13 @@ def _patterns(ignore: Callable[[Any, list[str]], Any]) -> list[bytes]:
 def _is_dangling(failure: FailedItem) -> bool:
     """Return True if the item that failed is a symbolic link that leads nowhere."""
     return os.path.islink(failure.path) and not os.path.exists(failure.path)
+
+
+def _entries(
+    failures: Iterable[FailedItem], src: str | os.PathLike[str], dst: str | os.PathLike[str]
+) -> list[tuple[str, str, str]]:
+    """Return source, destination and reason for each item that failed."""
+    return [_entry(each, os.fsdecode(src), os.fsdecode(dst)) for each in failures]
 
 
 def _entry(failure: FailedItem, src: str, dst: str) -> tuple[str, str, str]:

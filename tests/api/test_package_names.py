@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
+
+import pcopy
 
 from tests.support.command import REPOSITORY
 
@@ -20,3 +23,11 @@ def test_subpackage_can_be_imported_beside_the_function(name: str, module: str) 
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("name", pcopy.__all__)
+def test_function_can_be_replaced_for_a_test(name: str) -> None:
+    function = getattr(pcopy, name)
+    with mock.patch(f"pcopy.{name}") as substitute:
+        assert getattr(pcopy, name) is substitute
+    assert getattr(pcopy, name) is function

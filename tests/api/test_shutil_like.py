@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pcopy
+from tests.api.conftest import child
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.users import require_root
@@ -97,6 +98,47 @@ def test_copytree_with_failures(area: Path, plain: Path, module: Any) -> None:
     if module is pcopy:
         assert isinstance(failed.value.__cause__, pcopy.ItemsFailed)
         assert failed.value.__cause__.job == pcopy.jobs()[0].job
+
+
+@BOTH
+def test_copytree_to_a_full_file_system(area: Path, plain: Path, module: Any) -> None:
+    require_root("mount a file system")
+    (plain / "large").write_bytes(os.urandom(3 << 20))
+    (area / "mounted").mkdir()
+    with mounted("tmpfs", area / "mounted", size=1 << 20) as point:
+        with pytest.raises(shutil.Error) as failed:
+            module.copytree(str(plain), str(point / "copy"))
+        entries = failed.value.args[0]
+        if module is pcopy:
+            source, target, why = entries[-1]
+            assert (source, target) == (str(plain), str(point / "copy"))
+            cause = failed.value.__cause__
+            assert isinstance(cause, pcopy.Stopped)
+            assert why == str(cause)
+            assert "full" in why or "No space left" in why
+            assert cause.job
+            pcopy.discard(cause.job)
+        else:
+            assert (str(plain / "large"), str(point / "copy/large")) in [entry[:2] for entry in entries]
+            assert all("No space left on device" in why for _, _, why in entries)
+
+
+@pytest.mark.parametrize("way", ["error", "ignore_errors", "onexc"])
+def test_rmtree_that_is_stopped(plain: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    child(plain.parent, monkeypatch, "import os; os.write(2, b'prm: stopped by SIGTERM\\n'); os._exit(143)")
+    calls: list[Any] = []
+    if way == "error":
+        with pytest.raises(OSError, match="stopped by SIGTERM") as failed:
+            pcopy.rmtree(plain)
+        calls = [(os.rmdir, plain, failed.value)]
+    elif way == "ignore_errors":
+        pcopy.rmtree(plain, ignore_errors=True)
+        return
+    else:
+        pcopy.rmtree(plain, onexc=lambda *arguments: calls.append(arguments))
+    ((function, path, error),) = calls
+    assert (function, path, error.errno, error.filename) == (os.rmdir, plain, errno.EINTR, plain)
+    assert isinstance(error.__cause__, pcopy.Stopped)
 
 
 @BOTH
