@@ -385,6 +385,14 @@ class ProgramCommandLine(ABC):
                 message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
                 raise RequestRefused(f"{printable_text(message_with_nearest_choice(message))}; see {name} --help")
 
+            def _get_values(self, action: argparse.Action, words: list[str]) -> Any:
+                # Before Python 3.13, argparse removes the value of --NAME=--, so that the option has an empty list.
+                if words != ["--"] or not action.option_strings:
+                    return super()._get_values(action, words)  # type: ignore[misc]
+                value = self._get_value(action, "--")  # type: ignore[attr-defined]
+                self._check_value(action, value)
+                return value if action.nargs in (None, argparse.OPTIONAL) else [value]
+
         class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             def _format_action_invocation(self, action: argparse.Action) -> str:
                 text = super()._format_action_invocation(action)
