@@ -98,6 +98,17 @@ def path_refused(path: bytes, reason: object, *, code: int | None = None, option
     return RequestRefused(f"{prefix}{printable_path(path)}: {reason}", path=path, code=code)
 
 
+def unwritable_directory_code(directory: bytes) -> int:
+    """Return the error number of a call that creates a file in ``directory``, where that is not possible: EROFS if the
+    file system is mounted read-only, otherwise EACCES.
+    """
+    try:
+        is_read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+    except OSError as error:
+        return error.errno or errno.EACCES
+    return errno.EROFS if is_read_only else errno.EACCES
+
+
 class RequestPartlyRefused(PcopyError):
     """The program has carried out a part of the request; another part was refused, or it is uncertain whether it was
     carried out.

@@ -21,7 +21,8 @@ class Error(Exception):
 
     Attributes:
 
-    - ``status``: the exit status of the program; None if it was not started, or was killed.
+    - ``status``: the exit status of the program; negative: the number of the signal that has killed it; None if it was not
+      started.
     - ``message``: what the program printed about the end of the job, without the name of the program.
     - ``job``: the name of the job, if it is kept and ``pcopy.resume`` can continue it; otherwise None.
     - ``result``: the summary of the program, an object such as ``CopyResult``; None if it printed none.
@@ -64,7 +65,8 @@ class Refused(Error):
     """The request was refused, and nothing was changed (status 2).
 
     ``filename`` is the path that the refusal concerns. ``errno`` is that of the call of the system that has failed; or
-    ``ENOENT``, ``EEXIST``, ``ENOTDIR`` or ``EISDIR`` if the path is missing, exists already, or has the wrong type.
+    ``ENOENT``, ``EEXIST``, ``ENOTDIR`` or ``EISDIR`` if the path is missing, exists already, or has the wrong type; or
+    ``EROFS`` or ``EACCES`` if no file can be created in a directory.
     """
 
 

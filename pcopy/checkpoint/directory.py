@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
 from pcopy.checkpoint.layout import JOB_FILE
-from pcopy.errors import path_refused
+from pcopy.errors import path_refused, unwritable_directory_code
 from pcopy.fsio.close import closing_descriptor, names_in_directory
 from pcopy.fsio.durable import Durability, replacing_file, sync_directory_at
 from pcopy.fsio.retries import open_with_retries
@@ -161,11 +161,15 @@ def check_can_make_directory(path: bytes) -> None:
         raise path_refused(path, f"cannot be created: {error.strerror}; {CHECKPOINT_ADVICE}") from None
     if not os.path.isdir(nearest):
         raise path_refused(
-            nearest, f"not a directory, so {printable_path(path)} cannot be created in it; {CHECKPOINT_ADVICE}"
+            nearest,
+            f"not a directory, so {printable_path(path)} cannot be created in it; {CHECKPOINT_ADVICE}",
+            code=errno.ENOTDIR,
         )
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         raise path_refused(
-            path, f"cannot be created: no write permission in {printable_path(nearest)}; {CHECKPOINT_ADVICE}"
+            path,
+            f"cannot be created: no write permission in {printable_path(nearest)}; {CHECKPOINT_ADVICE}",
+            code=unwritable_directory_code(nearest),
         )
 
 

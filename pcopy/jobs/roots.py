@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 
-from pcopy.errors import RequestRefused, path_refused
+from pcopy.errors import RequestRefused, path_refused, unwritable_directory_code
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import XFS_TYPE, birth_time, file_system_id
@@ -66,7 +66,11 @@ def refuse_unwritable_targets(roots: Sequence[Root]) -> None:
     if not all(root.name and not os.path.lexists(target_path(root)) for root in roots):
         return
     if reason := reason_directory_is_unwritable(target):
-        raise path_refused(roots[0].target_shown, f"cannot be created, since {reason}; name another DST")
+        raise path_refused(
+            roots[0].target_shown,
+            f"cannot be created, since {reason}; name another DST",
+            code=unwritable_directory_code(target),
+        )
 
 
 def roots_with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:

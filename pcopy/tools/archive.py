@@ -15,7 +15,15 @@ from pcopy.archive.incomplete import encoded_archive_trailer
 from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex, joined_gzip_parts, pack_index
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, NO_SPACE_CODE, RequestRefused, path_refused
+from pcopy.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_OK,
+    EXIT_STOPPED,
+    NO_SPACE_CODE,
+    RequestRefused,
+    path_refused,
+    unwritable_directory_code,
+)
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, reason_path_cannot_be_replaced
@@ -437,7 +445,9 @@ def _checked_archive_path(path: bytes) -> bytes:
             ) from None
         raise path_refused(path, f"its directory cannot be opened: {error.strerror}") from None
     if why := reason_directory_is_unwritable(real):
-        raise path_refused(path, f"cannot be created, since {why}; name another file")
+        raise path_refused(
+            path, f"cannot be created, since {why}; name another file", code=unwritable_directory_code(real)
+        )
     _refuse_irreplaceable_item(path)
     return os.path.join(real, name)
 

@@ -4,11 +4,12 @@ results.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, path_refused
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, path_refused, unwritable_directory_code
 from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult
 from pcopy.report.output_file import OutputFile
@@ -179,9 +180,17 @@ class BenchJob(UnrecordedJob):
         self.arguments = arguments
         root = root_for_reading(arguments.directory, follow=True)
         if root.item:
-            raise path_refused(arguments.directory, "is not a directory; name one on the file system to be measured")
+            raise path_refused(
+                arguments.directory,
+                "is not a directory; name one on the file system to be measured",
+                code=errno.ENOTDIR,
+            )
         if not os.access(root.target, os.W_OK | os.X_OK):
-            raise path_refused(arguments.directory, "no permission to create files in it; name another directory")
+            raise path_refused(
+                arguments.directory,
+                "no permission to create files in it; name another directory",
+                code=unwritable_directory_code(root.target),
+            )
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[BenchmarkStep] = []

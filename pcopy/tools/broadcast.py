@@ -4,6 +4,7 @@ the result.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -227,11 +228,11 @@ def _checked_file_to_send(path: bytes) -> tuple[bytes, os.stat_result]:
         raise cannot_examine_error(path, error) from None
     if stat.S_ISDIR(status.st_mode):
         advice = f"pack it (ptar -c -f FILE.tar {shell_quoted(path)}), or copy it with pcopy to where all hosts see it"
-        raise path_refused(path, f"is a directory, and pbcast sends files: {advice}")
+        raise path_refused(path, f"is a directory, and pbcast sends files: {advice}", code=errno.EISDIR)
     if not stat.S_ISREG(status.st_mode):
         raise path_refused(path, "is not a regular file; put its contents into a file")
     if not os.access(path, os.R_OK):
-        raise path_refused(path, "no permission to read it; check its mode")
+        raise path_refused(path, "no permission to read it; check its mode", code=errno.EACCES)
     return absolute_path(path), status
 
 

@@ -22,6 +22,7 @@ from pcopy.errors import (
     RequestRefused,
     path_refused,
     resource_error_text,
+    unwritable_directory_code,
 )
 from pcopy.fsio.copy_methods import keeps_times_on_close
 from pcopy.jobs.directories import StoredJob, has_unfinished_job
@@ -561,11 +562,12 @@ def _check_spool_directory(directory: bytes) -> None:
         with rename_proof_directory_path(directory) as spool:
             if os.access(spool, os.W_OK | os.X_OK):
                 return
+        code = unwritable_directory_code(directory)
     except UntrustedFileError as error:
-        why = str(error.strerror)
-    except OSError:
-        pass
-    raise path_refused(directory, why, option="--spool")
+        why, code = str(error.strerror), error.errno or 0
+    except OSError as error:
+        code = error.errno or 0
+    raise path_refused(directory, why, option="--spool", code=code)
 
 
 def _set_private_umask() -> int:

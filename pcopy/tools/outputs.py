@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pcopy import __version__
-from pcopy.errors import RequestRefused, path_refused
+from pcopy.errors import RequestRefused, path_refused, unwritable_directory_code
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.directories import entry_count
 from pcopy.jobs.paths import destination_path, is_in_tree, refuse_file_in_source, source_path
@@ -327,7 +327,11 @@ def _check_output_directory(path: bytes, called: bytes = b"") -> None:
             called or path, f"the directory {printable_path(named)} does not exist; {advice}", code=errno.ENOENT
         )
     if why := reason_directory_is_unwritable(directory):
-        raise path_refused(called or path, f"cannot be written, since {why}; name another file")
+        raise path_refused(
+            called or path,
+            f"cannot be written, since {why}; name another file",
+            code=unwritable_directory_code(directory),
+        )
 
 
 def _check_renames_are_possible(path: bytes) -> None:

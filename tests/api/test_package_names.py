@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 
 import pcopy
-
 from tests.support.command import REPOSITORY
 
 

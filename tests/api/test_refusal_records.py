@@ -6,6 +6,7 @@ import base64
 import errno
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from pcopy.cli.pcopy import main as pcopy_main
 from pcopy.errors import RequestRefused
 from tests.support.command import pcopy
+from tests.support.filesystems import mounted
+from tests.support.users import require_root
 
 REFUSALS: dict[str, tuple[str, list[str], str, int]] = {
     "missing source": ("pcopy", ["missing", "copy"], "missing", errno.ENOENT),
@@ -98,6 +101,37 @@ def test_record_without_permission(area: Path) -> None:
     (area / "closed").chmod(0o700)
     (record,) = records(area, "pcopy", "--errors=/dev/stderr", "closed/file", "/dev/shm/none/copy", user=65534)
     assert (record["path"], record["errno"]) == ("closed/file", errno.EACCES)
+
+
+UNWRITABLE: dict[str, tuple[str, list[str]]] = {
+    "destination": ("pcopy", ["file", "{place}/copy"]),
+    "mirror": ("psync", ["tree", "{place}/copy"]),
+    "archive": ("ptar", ["-c", "-f", "{place}/a.tar", "tree"]),
+    "signature": ("pverify", ["--create={place}/signature", "tree"]),
+    "report": ("pcopy", ["--report={place}/report.html", "file", "copy"]),
+    "job directory": ("pcopy", ["--checkpoint={place}/job", "file", "copy"]),
+    "spool": ("pcopy", ["--spool={place}", "file", "copy"]),
+    "measured directory": ("pdbench", ["{place}"]),
+}
+"""Requests that would create a file in a directory in which that is not possible."""
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+@pytest.mark.parametrize("why", ["mounted read-only", "mode"])
+def test_directory_in_which_no_file_can_be_created(area: Path, case: str, why: str) -> None:
+    require_root("mount a file system, and run programs as another user")
+    program, words = UNWRITABLE[case]
+    area.chmod(0o777)
+    (area / "mounted").mkdir()
+    with mounted("tmpfs", area / "mounted") as place:
+        place.chmod(0o755)
+        if why == "mounted read-only":
+            subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        words = [word.format(place=place) for word in words]
+        user = {"user": 65534} if why == "mode" else {}
+        (record,) = records(area, program, "--errors=/dev/stderr", *words, **user)
+    assert record["errno"] == (errno.EROFS if why == "mounted read-only" else errno.EACCES), record
+    assert str(record["path"]).startswith(str(place))
 
 
 HANDLED: dict[str, tuple[list[Exception], dict[str, Any], bytes, int]] = {
