@@ -27,11 +27,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from errno import EISDIR
 from functools import wraps
+from math import inf
 from operator import index
 
 from pcopy.api.errors import InvalidOption
 from pcopy.api.records import dataclass
-from pcopy.api.typing_names import ParamSpec, TypeVar
+from pcopy.api.typing_names import Any, ParamSpec, TypeVar
 
 StrOrBytesPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Paths = StrOrBytesPath | Sequence[StrOrBytesPath]
@@ -100,7 +101,10 @@ def file_path_of(value: object, name: str, why: str) -> bytes:
 
 def shown_value(value: object) -> str:
     """Return ``value`` as in the source text of Python; only its name, or its type, if that is long, or an address."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # For example: an integer with more digits than Python converts to text.
+        return f"{type(value).__name__}(...)"
     if callable(value) and " at 0x" in text:
         return getattr(value, "__qualname__", type(value).__name__)
     return text if len(text) <= _LONGEST_SHOWN_VALUE and " at 0x" not in text else f"{type(value).__name__}(...)"
@@ -128,7 +132,9 @@ def paths_of(value: object, name: str, *, may_be_empty: bool = False) -> list[by
 
 
 def words_of(value: object, name: str) -> list[bytes]:
-    """Return a sequence of words as bytes. Raise ``InvalidOption`` if ``value`` is none."""
+    """Return a sequence of words as bytes, which is empty for None. Raise ``InvalidOption`` if ``value`` is none."""
+    if value is None:
+        return []
     try:
         if isinstance(value, str):
             import shlex
@@ -146,8 +152,9 @@ def _word(value: object) -> bytes:
     """Return one word of a sequence as bytes."""
     if isinstance(value, (str, bytes)):
         return _encoded(value)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    raise _WrongValue(f"{shown_value(value)} is not text" + (f"; write '{value}'" if is_number else ""))
+    shown = shown_value(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not shown.endswith(")")
+    raise _WrongValue(f"{shown} is not text" + (f"; write '{shown}'" if is_number else ""))
 
 
 def _items(value: object, why: str, *, is_ordered: bool = True) -> list[object]:
@@ -202,8 +209,8 @@ def _flag(value: object, kind: str) -> list[bytes | None]:
     choices = kind.split()[2:]
     if value is True:
         return [None]
-    if choices and value in choices:
-        return [str(value).encode()]
+    if isinstance(value, str) and value in choices:
+        return [value.encode()]
     raise _WrongValue(f"not True, False or one of {', '.join(choices)}" if choices else "not True or False")
 
 
@@ -214,9 +221,19 @@ def _choice(value: object, kind: str) -> list[bytes]:
     raise _WrongValue(f"not one of {', '.join(choices)}")
 
 
+def _digits(value: Any) -> bytes:
+    """Return a whole number as decimal digits."""
+    try:
+        return b"%d" % index(value)
+    except ValueError:  # It has more digits than Python converts.
+        raise _WrongValue("too large") from None
+    except TypeError:  # For example: an array with several numbers.
+        raise _WrongValue("not a whole number") from None
+
+
 def _integer(value: object, kind: str) -> list[bytes]:
     if hasattr(value, "__index__") and not isinstance(value, bool):
-        return [b"%d" % index(value)]
+        return [_digits(value)]
     if isinstance(value, str) and value == "auto" and kind.endswith("auto"):
         return [b"auto"]
     raise _WrongValue("not a whole number or 'auto'" if kind.endswith("auto") else "not a whole number")
@@ -226,18 +243,23 @@ def _size(value: object, _: str) -> list[bytes]:
     if isinstance(value, str):
         return [_encoded(value)]
     if hasattr(value, "__index__") and not isinstance(value, bool):
-        return [b"%d" % index(value)]
+        return [_digits(value)]
     if isinstance(value, float):
         raise _WrongValue("not a whole number of bytes")
     raise _WrongValue("not a number of bytes, or text such as '1GiB'")
 
 
 def _number_of_seconds(value: object) -> bytes | None:
-    """Return a number or a ``timedelta`` as decimal digits; None if ``value`` is neither."""
+    """Return a number or a ``timedelta`` as decimal digits; None if ``value`` is neither, or not finite."""
     seconds = value.total_seconds() if hasattr(value, "total_seconds") else value
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         return None
-    return f"{seconds:.6f}".rstrip("0").rstrip(".").encode()
+    if not abs(seconds) < inf:
+        return None
+    try:
+        return f"{seconds:.6f}".rstrip("0").rstrip(".").encode()
+    except OverflowError:  # An integer that is larger than the largest float.
+        raise _WrongValue("too large") from None
 
 
 def _seconds(value: object, _: str) -> list[bytes]:
@@ -260,7 +282,7 @@ def _time(value: object, _: str) -> list[bytes]:
 
 def _text(value: object, _: str) -> list[bytes]:
     if isinstance(value, (str, int)) and not isinstance(value, bool):
-        return [_encoded(str(value))]
+        return [_encoded(value) if isinstance(value, str) else _digits(value)]
     raise _WrongValue("not text (str)")
 
 

@@ -21,8 +21,8 @@ class Error(Exception):
 
     Attributes:
 
-    - ``status``: the exit status of the program; negative: the number of the signal that has killed it; None if it was not
-      started.
+    - ``status``: the exit status of the program; negative: the number of the signal that has killed it; None: it was
+      not started.
     - ``message``: what the program printed about the end of the job, without the name of the program.
     - ``job``: the name of the job, if it is kept and ``pcopy.resume`` can continue it; otherwise None.
     - ``result``: the summary of the program, an object such as ``CopyResult``; None if it printed none.

@@ -158,9 +158,14 @@ def _nanoseconds_since_epoch(text: str, now: int) -> int:
     in the local one. Raise ``ValueError`` if ``text`` is neither an age nor a date.
     """
     try:
-        return now - round(parse_age(text) * 10**9)
+        age = parse_age(text)
     except ValueError:
         pass
+    else:
+        try:
+            return now - round(age * 10**9)
+        except OverflowError:
+            raise ValueError("too large") from None
     from datetime import datetime
 
     try:

@@ -388,8 +388,8 @@ class ProgramCommandLine(ABC):
             def _get_values(self, action: argparse.Action, words: list[str]) -> Any:
                 # Before Python 3.13, argparse removes the value of --NAME=--, so that the option has an empty list.
                 if words != ["--"] or not action.option_strings:
-                    return super()._get_values(action, words)  # type: ignore[misc]
-                value = self._get_value(action, "--")  # type: ignore[attr-defined]
+                    return super()._get_values(action, words)
+                value = self._get_value(action, "--")
                 self._check_value(action, value)
                 return value if action.nargs in (None, argparse.OPTIONAL) else [value]
 

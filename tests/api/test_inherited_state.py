@@ -53,11 +53,6 @@ except pcopy.Stopped as stopped:
 """
 
 
-def only_job() -> tuple[str, str | None]:
-    (job,) = pcopy.jobs()
-    return job.state, job.job
-
-
 @pytest.mark.parametrize("way", ["stop", "SIGKILL"])
 @pytest.mark.parametrize(
     ("state", "in_thread"), [*((state, False) for state in STATES), ("SIGTERM blocked", True)], ids=str
@@ -65,7 +60,7 @@ def only_job() -> tuple[str, str | None]:
 def test_caller(area: Path, large: Path, state: str, in_thread: bool, way: str) -> None:
     code = CALLER.format(state=STATES[state], in_thread=in_thread)
     code += STOP.format(seconds=PROMPT) if way == "stop" else "time.sleep(1000)"
-    words = [sys.executable, "-c", code, large, area / "copy"]
+    words = [sys.executable, "-c", code, str(large), str(area / "copy")]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as caller:
         assert caller.stdout
         program = int(caller.stdout.readline())
@@ -78,9 +73,8 @@ def test_caller(area: Path, large: Path, state: str, in_thread: bool, way: str) 
         finally:
             with suppress(ProcessLookupError):
                 os.kill(program, signal.SIGKILL)
-    state, job = only_job()
-    assert state == "stopped"
-    assert job
+    (job,) = pcopy.jobs()
+    assert job.state == "stopped"
     pcopy.discard(job)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,52 @@ def test_mistake(case: str) -> None:
     mistake, text = MISTAKES[case]
     with pytest.raises(pcopy.InvalidOption, match=text):
         mistake()
+
+
+HUGE = 10**5000
+"""A number with more digits than Python converts to text."""
+TOO_LARGE: dict[str, tuple[Callable[[], object], str]] = {
+    "integer": (lambda: call.copy("a", "b", ranks=HUGE), r"^copy\(ranks=int\(...\)\): too large$"),
+    "size": (lambda: call.copy("a", "b", chunk_size=HUGE), r"^copy\(chunk_size=int\(...\)\): too large$"),
+    "seconds": (
+        lambda: call.copy("a", "b", progress_interval=HUGE),
+        r"^copy\(progress_interval=int\(...\)\): too large$",
+    ),
+    "time": (lambda: call.copy("a", "b", newer_than=HUGE), r"^copy\(newer_than=int\(...\)\): too large$"),
+    "time of discard": (lambda: call.discard(older_than=HUGE), r"^discard\(older_than=int\(...\)\): too large$"),
+    "text": (lambda: call.copy("a", "b", chown=HUGE), r"^copy\(chown=int\(...\)\): too large$"),
+    "word": (lambda: call.copy("a", "b", exclude=[HUGE]), r"^copy\(exclude=list\(...\)\): int\(...\) is not text$"),
+    "list": (lambda: call.copy("a", "b", preserve=HUGE), r"^copy\(preserve=int\(...\)\): not a sequence of words"),
+    "expression": (lambda: call.walk("a", [HUGE]), r"^walk\(expression=list\(...\)\): int\(...\) is not text$"),
+    "mode": (lambda: call.change_modes("a", HUGE), r"^change_modes\(mode=int\(...\)\): not between 0 and 0o7777$"),
+    "path": (lambda: call.copy(HUGE, "b"), r"^copy\(source=int\(...\)\): not a path"),
+    "job": (lambda: call.resume(HUGE), r"^resume\(job=int\(...\)\): not a path"),
+    "infinite": (lambda: call.copy("a", "b", newer_than=inf), r"^copy\(newer_than=inf\): not an age"),
+    "no number": (lambda: call.copy("a", "b", newer_than=nan), r"^copy\(newer_than=nan\): not an age"),
+    "infinite seconds": (lambda: call.copy("a", "b", progress_interval=-inf), r"=-inf\): not a number of seconds"),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_numbers_that_are_too_large(case: str) -> None:
+    mistake, text = TOO_LARGE[case]
+    with pytest.raises(pcopy.InvalidOption, match=text):
+        mistake()
+
+
+@pytest.mark.parametrize("function", ["walk", "copy", "discard"])
+def test_age_that_is_too_large(area: Path, function: str) -> None:
+    requests: dict[str, Callable[[], object]] = {
+        "walk": lambda: list(call.walk(area, newer_than=1e308)),
+        "copy": lambda: call.copy(area, area / "copy", older_than=1e308),
+        "discard": lambda: call.discard(older_than=1e308),
+    }
+    with pytest.raises(pcopy.Refused, match=r"(newer|older)_than: \d{309}s: too large; see help"):
+        requests[function]()
+
+
+def test_no_expression(tree: Path) -> None:
+    assert {entry.path for entry in call.walk(tree, None)} == {entry.path for entry in pcopy.walk(tree)}
 
 
 class Whole:
