@@ -1005,7 +1005,8 @@ def copytree(
 
     Owners, ACLs, sparse files and hard links are preserved, too, and FIFOs and devices are copied. ``ignore`` must be
     the result of ``shutil.ignore_patterns``, and ``copy_function`` must be ``shutil.copy2``. If items failed, raise
-    ``shutil.Error`` with a list of (source, destination, reason); its ``__cause__`` is ``ItemsFailed``.
+    ``shutil.Error`` with a list of (source, destination, reason); its ``__cause__`` is ``ItemsFailed``. If the copy was
+    stopped early, as on a full file system, the last reason says so, and the ``__cause__`` is ``Stopped``.
 
     Options:
 
@@ -1106,7 +1107,7 @@ def rmtree(
     """Remove a tree as ``shutil.rmtree`` does; ``options`` are those of ``remove``.
 
     Other items are removed even if one fails. Without a handler, the ``OSError`` of the first failure is raised; its
-    ``__cause__`` is ``ItemsFailed``. ``dir_fd`` is not possible.
+    ``__cause__`` is ``ItemsFailed``, or ``Stopped`` if the program was stopped early. ``dir_fd`` is not possible.
 
     Options:
 

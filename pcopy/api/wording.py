@@ -166,7 +166,7 @@ _ADVICE: Mapping[str, str | Callable[[re.Match[str]], str]] = {
         "give the paths to pcopy.remove(from_=[...])"
     ),
     r"(?<=: )write --json-lines, or --output FILE.csv": "use the entries in a loop",
-    r"(?<=-fprint: |fprint0: )write --output FILE": "use the entries in a loop",
+    r"(?<=: )write --output FILE(?![\w.])": "use the entries in a loop",
     r"filter the lines with grep": "test the paths of the entries",
     r", or all of --output, .*--print0": "",
 }

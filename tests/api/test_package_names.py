@@ -24,7 +24,7 @@ def test_subpackage_can_be_imported_beside_the_function(name: str, module: str) 
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("name", pcopy.__all__)
+@pytest.mark.parametrize("name", vars(pcopy)["__all__"])
 def test_function_can_be_replaced_for_a_test(name: str) -> None:
     function = getattr(pcopy, name)
     with mock.patch(f"pcopy.{name}") as substitute:

@@ -260,3 +260,11 @@ def test_walk_whose_output_is_not_complete(area: Path, monkeypatch: pytest.Monke
         child(area, monkeypatch, f"print({text!r}, end='')")
         with pytest.raises(pcopy.InternalError, match=message):
             list(pcopy.walk(area))
+
+
+@pytest.mark.parametrize("action", ["-fprint", "-fprint0", "-fls", "-fprintf", "-printf"])
+def test_advice_about_actions_that_write_files(area: Path, action: str) -> None:
+    """The word of the caller stays, and the advice after it names no option that ``walk`` does not have."""
+    with pytest.raises(pcopy.Refused) as refused:
+        list(pcopy.walk(area, [action, "x"]))
+    assert str(refused.value) == f"{action}: use the entries in a loop; see help(pcopy.walk)"
