@@ -17,7 +17,10 @@ from tests.recovery.disk import USER, Inode
 from tests.recovery.lookup import DESCRIPTORS, Path, refusal
 
 DEVICE = os.makedev(8, 1)
-FILE_SYSTEM = 0xEF53
+EXT4, FUSE = 0xEF53, 0x65735546
+"""Types of file systems."""
+ENTRIES_AT_ONCE = 5
+"""The number of entries that one call of getdents64(2) returns at most."""
 
 
 class Calls(Contents):
@@ -39,6 +42,14 @@ class Calls(Contents):
     def fstat(self, descriptor: int) -> os.stat_result:
         self._begin()
         return _status(self._of(descriptor, path=True).inode)
+
+    def full_status(
+        self, path: Path, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> tuple[os.stat_result, int]:
+        """statx(2): return the status, and the time of birth in nanoseconds."""
+        self._begin()
+        inode = self._there(path, dir_fd, follow=follow_symlinks)
+        return _status(inode), inode.birth
 
     def access(
         self,
@@ -73,7 +84,7 @@ class Calls(Contents):
     def type_of_file_system(self, descriptor: int) -> int:
         self._begin()
         self._of(descriptor, path=True)
-        return FILE_SYSTEM
+        return self.disk.type
 
     # Names.
 
@@ -196,6 +207,20 @@ class Calls(Contents):
         for name, below in names:
             shown: Any = name if is_bytes else os.fsdecode(name)
             yield _Entry(self, below, shown, os.path.join(where, shown))
+
+    def entries(self, descriptor: int) -> list[tuple[int, int, bytes]]:
+        """getdents64(2): return some entries as (inode number, mode, name); an empty list at the end."""
+        self._begin()
+        opened = self._of(descriptor)
+        if not opened.inode.is_directory:
+            raise refusal(errno.ENOTDIR)
+        if opened.listing is None:
+            found = [(each.number, each.mode, name) for name, each in opened.inode.names.items()]
+            self.world.random.shuffle(found)
+            here = opened.inode.number, opened.inode.mode
+            opened.listing = [(*here, b"."), (*here, b".."), *found]
+        entries, opened.listing = opened.listing[:ENTRIES_AT_ONCE], opened.listing[ENTRIES_AT_ONCE:]
+        return entries
 
     # Attributes.
 

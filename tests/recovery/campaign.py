@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tests.recovery.jobs import End, Job, WrongResult
 from tests.recovery.machine import installed
+from tests.recovery.native_calls import simulated_extension
 from tests.recovery.ranks import quiet
 from tests.recovery.rules import ALL, Rules
 
@@ -48,8 +49,8 @@ def play(seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, wa
     return Played(tuple(job.events), job.calls, job.starting, wrong)
 
 
-def play_some(seeds: Sequence[int], rules: Rules, *, waits: bool = False) -> list[Played]:
-    with installed():
+def play_some(seeds: Sequence[int], rules: Rules, *, waits: bool = False, backend: str = "python") -> list[Played]:
+    with installed(backend):
         return [play(seed, rules, waits=waits) for seed in seeds]
 
 
@@ -67,7 +68,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next ones follow")
     parser.add_argument("--without", choices=Rules._fields, action="append", default=[], help="a rule to switch off")
     parser.add_argument("--waits", action="store_true", help="tasks wait for tickets of a backend that is late")
+    parser.add_argument("--backend", choices=("python", "c"), default="python", help="the one that copies")
     arguments = parser.parse_args()
+    if arguments.backend == "c":
+        simulated_extension()  # for all processes
     rules = ALL._replace(**dict.fromkeys(arguments.without, False))
     seeds = range(arguments.seed, arguments.seed + arguments.jobs)
     some = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
@@ -75,7 +79,7 @@ def main() -> int:
     happened: Counter[str] = Counter()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for of_some, played in zip(
-            some, pool.map(partial(play_some, rules=rules, waits=arguments.waits), some), strict=True
+            some, pool.map(partial(play_some, rules=rules, waits=arguments.waits, backend=arguments.backend), some), strict=True
         ):
             for seed, (words, _, _, what) in zip(of_some, played, strict=True):
                 happened.update(words)

@@ -65,7 +65,7 @@ class Contents(Lookup):
                 raise refusal(errno.ENXIO)
             return at if whence == os.SEEK_DATA else size
         base = {os.SEEK_SET: 0, os.SEEK_CUR: opened.offset, os.SEEK_END: size}[whence]
-        opened.offset = base + at
+        opened.offset, opened.listing = base + at, None
         return opened.offset
 
     def ftruncate(self, descriptor: int, size: int) -> None:

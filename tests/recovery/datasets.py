@@ -22,6 +22,9 @@ STATE = STATE_HOME + b"/pcopy"
 JUST_BEFORE = int((T0 - 1.0) * 1e9)
 """When what was there before was made: clocks may differ by more."""
 
+LONG_BEFORE = int((T0 - 1000.0) * 1e9)
+"""When clocks may not differ by so much."""
+
 Path = tuple[bytes, ...]
 Seen = tuple[object, ...]
 
@@ -54,12 +57,15 @@ class SourceDirectory(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A source tree; ``occupied`` names files (directory, name) that the destination had before."""
+    """A source tree; ``occupied`` names files (directory, name) that the destination had before, since
+    ``occupied_since`` (in ns).
+    """
 
     directories: tuple[SourceDirectory, ...]
     existing: str
     target_is_there: bool
     occupied: frozenset[tuple[int, bytes]]
+    occupied_since: int = JUST_BEFORE
 
     @property
     def words(self) -> list[str]:
@@ -100,7 +106,7 @@ class Dataset(NamedTuple):
             at = target
             for step in (self.root + self.directories[number].path)[1:]:
                 at = at.names[step] if step in at.names else _directory(disk, at, step)
-            disk.now = JUST_BEFORE
+            disk.now = self.occupied_since
             _put(disk, at, name, b"old", 0o600, 0)
 
     def mend(self, disk: Disk) -> Dataset:

@@ -155,8 +155,10 @@ class Tree:
 class Disk:
     """The file system as its clients see it, and what of it is on storage. ``now`` is in nanoseconds."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, kind: int = 0xEF53) -> None:
+        """``kind``: the type of the file system, as of statfs(2)."""
         self.now = 0
+        self.type = kind
         self.names = names
         self.mark = 0
         """This moment, for ``sync``."""

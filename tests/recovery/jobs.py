@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pcopy.engine.limits import EngineLimits
 from pcopy.fsio.directories import MAX_CACHED_DIRECTORIES, MIN_CACHED_DIRECTORIES
 from pcopy.tasks.base.phases import Phase
-from tests.recovery.calls import Calls
-from tests.recovery.datasets import STATE, Dataset, draw, observe
+from tests.recovery.calls import EXT4, FUSE, Calls
+from tests.recovery.datasets import JUST_BEFORE, LONG_BEFORE, STATE, Dataset, draw, observe
 from tests.recovery.disk import Disk, Inode, Names
-from tests.recovery.machine import T0, forget
+from tests.recovery.machine import T0, forget, installed_backend
 from tests.recovery.ranks import STOP, Run, Sizes, shrunk, watched
 from tests.recovery.rules import ALL, Rules, broken
 from tests.recovery.world import Chance, World
@@ -91,6 +91,12 @@ class Job:
         """Random source of the next run, once the job has been drawn."""
         self.rules = rules
         self.dataset: Dataset = draw(random)
+        self.kind = EXT4
+        """Type of the file system."""
+        if installed_backend() == "c":
+            in_c = Chance(f"seed {seed}").stream("C backend")
+            self.kind = in_c.choice((EXT4, EXT4, FUSE))
+            self.dataset = self.dataset._replace(occupied_since=in_c.choice((JUST_BEFORE, LONG_BEFORE)))
         self.clients = random.choice((1, 1, 2, 3))
         self.names = random.choice((Names.ORDERED, Names.ANY) if self.clients == 1 else (Names.SERVER, Names.ANY))
         self.resumes = random.randrange(MOST_RESUMES + 1)
@@ -158,7 +164,7 @@ class Job:
 
     def _begin_afresh(self) -> None:
         """Begin again with an empty destination, since nothing of the job is on stable storage."""
-        self.disk = Disk(self.names)
+        self.disk = Disk(self.names, self.kind)
         self.dataset.prepare(self.disk)
         self.messages.clear()
         self._job = ""
@@ -223,13 +229,15 @@ class Job:
         words = [f"--termination={random.choice(('tree', 'tree', 'ring'))}", "--checkpoint-store=pickle", *words]
         if not self.rules.synced_at_end:
             words.insert(0, "--no-sync")
-        run = Run(world, words, random.choice((1, 2, 2, 3, 3, 4, 5, 7)), self.clients, self.latency)
+        size, in_c = random.choice((1, 2, 2, 3, 3, 4, 5, 7)), self._chance.stream("C backend")
+        threads = in_c.choice((2, 3, 8)) if installed_backend() == "c" and self.waits else 0
+        run = Run(world, words, size, self.clients, self.latency, threads)
         forget()
         watch = _Watch(run, end)
         world.on_event = watch.event
         world.on_call = watch.call
         with ExitStack() as stack:
-            waits = stack.enter_context(shrunk(self._draw_sizes()))
+            waits = stack.enter_context(shrunk(self._draw_sizes(in_c)))
             stack.enter_context(watched(run, watch.storing))
             stack.enter_context(broken(self.rules))
             run.start()
@@ -246,8 +254,8 @@ class Job:
             raise WrongResult(f"{trouble}; {self.messages + run.sink.messages}")
         return run
 
-    def _draw_sizes(self) -> Sizes:
-        random = self.random
+    def _draw_sizes(self, in_c: Random) -> Sizes:
+        random, is_c = self.random, installed_backend() == "c"
         limits = EngineLimits(
             message_bytes=random.choice((700, 1 << 20)),
             scan_ahead_bytes=random.choice((800, 1 << 20)),
@@ -262,7 +270,8 @@ class Job:
         )
         return Sizes(
             limits,
-            small_file=32,
+            small_file=in_c.choice((32, 4096)) if is_c else 32,
+            poll=in_c.choice((10**5, 2 * 10**6)),
             chunk=16 * random.randrange(2, 6),
             batch=random.choice((1, 3, 256)),
             names=random.choice((3, 2048)),

@@ -34,14 +34,28 @@ def refusal(number: int, path: object = None) -> OSError:
 class Open:
     """An open file description."""
 
-    __slots__ = ("flags", "inode", "offset")
+    __slots__ = ("flags", "inode", "listing", "offset")
 
     def __init__(self, inode: Inode, flags: int) -> None:
         self.inode, self.flags, self.offset = inode, flags, 0
+        self.listing: list[tuple[int, int, bytes]] | None = None
+        """The entries of a directory that were not read yet; None before the first ones are read."""
 
     @property
     def is_path(self) -> bool:
         return bool(self.flags & os.O_PATH)
+
+
+class Wake:
+    """A descriptor of eventfd(2). ``on_set`` is called when it becomes readable."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.on_set: Callable[[], object] = _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 class Found(NamedTuple):
@@ -60,6 +74,7 @@ class Lookup:
         self._syncing = syncing
         self._first = next(_numbers)
         self._open: dict[int, Open] = {}
+        self.wakes: dict[int, Wake] = {}
 
     # Common.
 
@@ -206,9 +221,28 @@ class Lookup:
         self._open[copy] = self._of(descriptor, path=True)
         return copy
 
+    def eventfd(self, value: int, flags: int) -> int:
+        descriptor = next(_numbers)
+        self.wakes[descriptor] = Wake()
+        return descriptor
+
+    def eventfd_write(self, descriptor: int, value: int) -> None:
+        wake = self.wakes[descriptor]
+        wake.is_set = True
+        wake.on_set()
+
+    def eventfd_read(self, descriptor: int) -> int:
+        wake = self.wakes[descriptor]
+        if not wake.is_set:
+            raise refusal(errno.EWOULDBLOCK)
+        wake.is_set = False
+        return 1
+
     def close(self, descriptor: int) -> None:
         if FIRST_DESCRIPTOR <= descriptor < self._first:
             return  # of an earlier world
+        if self.wakes.pop(descriptor, None) is not None:
+            return
         if not self.world.is_over:
             self._begin()
         if (opened := self._open.pop(descriptor, None)) is None:

@@ -30,8 +30,10 @@ from pcopy import libc
 from pcopy.background import BackgroundThread as RealThread
 from pcopy.background import OneShotSignal as RealSignal
 from pcopy.fsio import identity, naming, preserve, syncer
+from pcopy.fsio.backend import _native
 from tests.recovery.disk import USER
 from tests.recovery.lookup import FIRST_DESCRIPTOR
+from tests.recovery.native_calls import SimulatedLibrary, simulated_extension
 from tests.recovery.world import BackgroundThread, Ended, Mutex, OneShotSignal, Queue, World, current
 
 T0 = 1_700_000_000.0
@@ -39,11 +41,10 @@ T0 = 1_700_000_000.0
 
 STATE_HOME = b"/home/.local/state"
 
-_ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME, b"PCOPY_BACKEND": b"python"}
-"""The C backend would ask the real system."""
+_ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME}
 
 _OF_OS = (
-    "access", "chmod", "chown", "close", "copy_file_range", "dup", "fchmod", "fchown", "fdatasync", "fstat", "fstatvfs",
+    "access", "chmod", "chown", "close", "copy_file_range", "dup", "eventfd", "eventfd_read", "eventfd_write", "fchmod", "fchown", "fdatasync", "fstat", "fstatvfs",
     "fsync",    "ftruncate", "getxattr", "link", "listdir", "listxattr", "lseek", "lstat", "mkdir", "mknod", "open",
     "posix_fadvise", "pread", "preadv", "pwrite", "read", "readlink", "removexattr", "rename", "rmdir", "scandir",
     "setxattr", "stat", "statvfs", "symlink", "unlink", "utime", "write",
@@ -152,9 +153,17 @@ def _unraisable(real: Callable[[Any], object], reported: Any) -> None:
         real(reported)
 
 
+_installed: list[str] = []
+
+
+def installed_backend() -> str:
+    """Return the name of the backend that strands use."""
+    return _installed[-1] if _installed else "python"
+
+
 @contextmanager
-def installed() -> Iterator[None]:
-    """Makes it possible that strands run pcopy."""
+def installed(backend: str = "python") -> Iterator[None]:
+    """Makes it possible that strands run pcopy, with the C backend (``c``) or the one in Python."""
     changed: list[tuple[Any, str, Any]] = []
 
     def change(where: Any, name: str, value: Any) -> None:
@@ -166,7 +175,7 @@ def installed() -> Iterator[None]:
     gc.freeze()
     gc.disable()  # it would close files of strands, sooner or later
     before = dict(os.environb)
-    os.environb.update(_ENVIRONMENT)
+    os.environb.update({**_ENVIRONMENT, b"PCOPY_BACKEND": backend.encode()})
     try:
         for where, name, simulated in _table():
             real = getattr(where, name)
@@ -175,21 +184,26 @@ def installed() -> Iterator[None]:
             for module, own, value in users:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
-        exchanged = (
+        exchanged: tuple[tuple[Any, Any], ...] = (
             *((syncer.SyncHelperProcess, _Syncer), (RealThread, _background_thread), (RealSignal, _one_shot_signal)),
             *((SimpleQueue, _queue), (allocate_lock, _mutex)),
         )
+        if backend == "c":
+            extension = simulated_extension()
+            exchanged += ((_native.ffi, extension.ffi), (_native.lib, SimulatedLibrary(extension)))
         for real_class, simulated_class in exchanged:
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
         change(naming.NonReplacingRenamer, "_renameat2", _give_name)
         change(sys, "unraisablehook", partial(_unraisable, sys.unraisablehook))
+        _installed.append(backend)
         yield
+        _installed.pop()
     finally:
         forget()
         gc.enable()
-        for variable in _ENVIRONMENT:
+        for variable in (*_ENVIRONMENT, b"PCOPY_BACKEND"):
             del os.environb[variable]
         os.environb.update(before)
         for where, name, value in reversed(changed):

@@ -25,7 +25,7 @@ from pcopy.engine.node import RankStateMachine
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import WakeDescriptor
 from pcopy.fsio import directories
-from pcopy.fsio.backend import interface, python
+from pcopy.fsio.backend import interface, native, python
 from pcopy.jobs import lifecycle
 from pcopy.jobs.directories import NoJobInDirectoryError
 from pcopy.launch import rank
@@ -54,11 +54,13 @@ Change = tuple[Any, str, Any]
 class Sizes(NamedTuple):
     """Numbers of pcopy's that a run shrinks, so that few and small files reach every boundary.
 
-    ``waits``: as in ``tests.recovery.waits``, where there is a backend to wait for, with ``slots`` for tasks.
+    ``waits``: as in ``tests.recovery.waits``, where there is a backend to wait for, with ``slots`` for tasks. ``poll``:
+    nanoseconds for which one poll of the C backend processes rows.
     """
 
     limits: EngineLimits
     small_file: int
+    poll: int
     chunk: int
     batch: int
     names: int
@@ -101,6 +103,7 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         (scan_dir.ScanNames, "min_items_per_portion", 1),
         (driver, "TASK_SLICE_SECONDS", sizes.slice),
         (python, "FILES_PER_POLL", sizes.files_at_once),
+        (native, "POLL_NANOSECONDS", sizes.poll),
         (journal, "CHECKPOINT_CUT_AT_BYTES", sizes.facts_wanted),
         (journal, "WAIT_FOR_STORAGE_AT_BYTES", sizes.facts_full),
         *_everywhere(
@@ -181,7 +184,7 @@ class Network:
         self.size = size
         self.world, self._latency = world, latency
         self._inboxes: list[list[tuple[int, Message]]] = [[] for _ in range(size)]
-        self._arrived = [Signal(world) for _ in range(size)]
+        self.arrived = [Signal(world) for _ in range(size)]
         self._last: dict[tuple[int, int], float] = {}
 
     def send(self, source: int, destination: int, message: Message) -> None:
@@ -192,12 +195,12 @@ class Network:
 
     def _arrive(self, source: int, destination: int, message: Message) -> None:
         self._inboxes[destination].append((source, message))
-        self._arrived[destination].set()
+        self.arrived[destination].set()
 
     def take(self, rank: int, timeout: float) -> list[tuple[int, Message]]:
         self.world.call()
         if timeout > 0.0 and not self._inboxes[rank]:
-            self._arrived[rank].wait(timeout)
+            self.arrived[rank].wait(timeout)
         arrived, self._inboxes[rank] = self._inboxes[rank], []
         return arrived
 
@@ -217,6 +220,10 @@ class Transport:
     def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         if isinstance(wake, DriverWake):
             timeout = min(timeout, max(0.0, wake.due - self.world.now))
+            wake = wake.reported
+        if wake is not None and (of_backend := self.world.calls.wakes.get(wake.fileno())) is not None:
+            of_backend.on_set = self._network.arrived[self.rank].set
+            timeout = 0.0 if of_backend.is_set else timeout
         return self._network.take(self.rank, timeout)
 
     def expect_end_of_connection(self, rank: int) -> None:
@@ -229,7 +236,10 @@ class Transport:
 class Run:
     """One run on ``size`` ranks. ``begin`` is rank 0's whole life; what came of it is there when the world is over."""
 
-    def __init__(self, world: World, words: Sequence[str], size: int, clients: int, latency: float) -> None:
+    def __init__(
+        self, world: World, words: Sequence[str], size: int, clients: int, latency: float, threads: int = 0
+    ) -> None:
+        """``threads``: those of each rank's backend, if it has any; 0: automatic."""
         self.world, self.size, self.clients = world, size, clients
         self.status: int | None = None
         self.totals = JobCounters()
@@ -244,7 +254,7 @@ class Run:
         self.number = 0
         self.has_no_job = False
         """True if there is no job to resume."""
-        self._words = words
+        self._words, self._threads = words, threads
         self._network = Network(world, size, latency)
 
     @property
@@ -273,7 +283,16 @@ class Run:
             transport, signals = Transport(self._network, number), self.signals[number]
             where = open_source_and_target_directories(job), leaders, self._hosts
             return rank.run_rank(
-                rank.RankSetup(COPY_TOOL, job, preparation.checkpoint_settings, transport, *where, signals, **leading)
+                rank.RankSetup(
+                    COPY_TOOL,
+                    job,
+                    preparation.checkpoint_settings,
+                    transport,
+                    *where,
+                    signals,
+                    in_flight=self._threads,
+                    **leading,
+                )
             )
 
         others = [

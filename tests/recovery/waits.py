@@ -13,6 +13,8 @@ from pcopy.engine.ticket import TaskGenerator, TaskOutcome, WakeDescriptor
 from pcopy.engine.transport import MessageTransport
 from pcopy.fsio.backend.batches import FileOperationBatch
 from pcopy.fsio.backend.interface import BackendSettings, BatchTicket, FileOperationBackend
+from pcopy.fsio.backend.native import NativeBackend
+from tests.recovery.machine import installed_backend
 from tests.recovery.world import NEVER, Strand, World, current
 from tests.support.fake_backend import FakeBackend
 
@@ -55,7 +57,7 @@ class DriverWake:
     """What the driver waits for; ``reported`` is what the rank itself would have it wait for, if anything."""
 
     def __init__(self, wake: RankWake, reported: WakeDescriptor | None) -> None:
-        self._wake, self._told = wake, reported
+        self._wake, self.reported = wake, reported
 
     @property
     def due(self) -> float:
@@ -67,8 +69,8 @@ class DriverWake:
 
     def clear(self) -> None:
         self._wake.clear()
-        if self._told is not None:
-            self._told.clear()
+        if self.reported is not None:
+            self.reported.clear()
 
 
 class SlowBackend(FakeBackend):
@@ -88,6 +90,19 @@ class SlowBackend(FakeBackend):
         return super().poll()
 
 
+class _CountingNativeBackend(NativeBackend):
+    """The C backend, whose threads are strands."""
+
+    def __init__(self, settings: BackendSettings, waits: Waits) -> None:
+        super().__init__(settings)
+        self._waits = waits
+
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
+        ticket = super().submit_batch(batch)
+        self._waits.most = max(self._waits.most, len(self._tickets))
+        return ticket
+
+
 class Waits:
     """Those of one run. ``share``: how often a task waits where it could be told that its slice is over."""
 
@@ -102,6 +117,8 @@ class Waits:
         strand = current()
         assert strand is not None
         wake = self._wakes[strand] = RankWake(strand.world)
+        if installed_backend() == "c":
+            return _CountingNativeBackend(settings, self)
         return SlowBackend(settings, strand.world, wake, self)
 
     def make_driver(

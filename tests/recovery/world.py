@@ -134,6 +134,12 @@ class World:
         """Those that its strands make (``tests.recovery.calls``)."""
         self.on_event: Callable[[], None] = _nothing
         self.on_call: Callable[[], None] = _nothing
+        self.at_end: list[Callable[[], object]] = []
+        """Called when all strands have ended."""
+        self.conditions: dict[int, Signal] = {}
+        """What threads of C wait for, by address."""
+        self.threads: list[Strand] = []
+        """The threads of C."""
         self.noise = chance.stream("noise")
         """What the system's own source of chance gives."""
         self._at_work, self._at_start = chance.stream("work"), chance.stream("start")
@@ -219,6 +225,8 @@ class World:
         for strand in self._strands:
             while not strand.is_over:
                 strand.resume()
+        while self.at_end:
+            self.at_end.pop()()
         return trouble or next(iter(self.troubles), "")
 
     def end(self) -> None:

@@ -38,10 +38,14 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #define SYNC 0x80
 
 #define SMALL_FILE (4u << 20) /* bytes; larger files are deferred: ``interface.MAX_SMALL_FILE_BYTES`` */
+#ifndef PIECE /* tests compile with smaller sizes */
 #define PIECE (256u << 10) /* bytes of one read */
+#endif
 #define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_NAME_PREFIX`` */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+#ifndef MOST_LISTED
 #define MOST_LISTED 1024   /* a directory with this many or more names is not processed as a whole but deferred */
+#endif
 #define MOST_NAMES 4096    /* bytes; an item with a longer list of extended attribute names is deferred */
 
 /* One thread, and the row that it is processing. Other threads read the atomic fields. */
