@@ -17,8 +17,6 @@ from tests.recovery.disk import USER, Inode
 from tests.recovery.lookup import DESCRIPTORS, Path, refusal
 
 DEVICE = os.makedev(8, 1)
-EXT4, FUSE = 0xEF53, 0x65735546
-"""Types of file systems."""
 ENTRIES_AT_ONCE = 5
 """The number of entries that one call of getdents64(2) returns at most."""
 

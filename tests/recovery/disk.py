@@ -22,6 +22,8 @@ from typing import Any
 
 ROOT = 1
 USER = 1000
+EXT4, FUSE = 0xEF53, 0x65735546
+"""Types of file systems."""
 
 
 class Names(Enum):
@@ -155,7 +157,7 @@ class Tree:
 class Disk:
     """The file system as its clients see it, and what of it is on storage. ``now`` is in nanoseconds."""
 
-    def __init__(self, names: Names, kind: int = 0xEF53) -> None:
+    def __init__(self, names: Names, kind: int = EXT4) -> None:
         """``kind``: the type of the file system, as of statfs(2)."""
         self.now = 0
         self.type = kind

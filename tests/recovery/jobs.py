@@ -14,9 +14,9 @@ from typing import NamedTuple
 from pcopy.engine.limits import EngineLimits
 from pcopy.fsio.directories import MAX_CACHED_DIRECTORIES, MIN_CACHED_DIRECTORIES
 from pcopy.tasks.base.phases import Phase
-from tests.recovery.calls import EXT4, FUSE, Calls
+from tests.recovery.calls import Calls
 from tests.recovery.datasets import JUST_BEFORE, LONG_BEFORE, STATE, Dataset, draw, observe
-from tests.recovery.disk import Disk, Inode, Names
+from tests.recovery.disk import EXT4, FUSE, Disk, Inode, Names
 from tests.recovery.machine import T0, forget, installed_backend
 from tests.recovery.ranks import STOP, Run, Sizes, shrunk, watched
 from tests.recovery.rules import ALL, Rules, broken
