@@ -99,6 +99,8 @@ class Job:
             self.dataset = self.dataset._replace(occupied_since=in_c.choice((JUST_BEFORE, LONG_BEFORE)))
         self.clients = random.choice((1, 1, 2, 3))
         self.names = random.choice((Names.ORDERED, Names.ANY) if self.clients == 1 else (Names.SERVER, Names.ANY))
+        if self.kind == FUSE and self.names is Names.ANY:
+            self.names = Names.SERVER if self.clients > 1 else Names.ORDERED  # no call syncs the times of a link
         self.resumes = random.randrange(MOST_RESUMES + 1)
         self.syncing = random.choice((0.0005, 0.004, 0.02))
         self.latency = random.choice((0.0003, 0.001, 0.005))
