@@ -79,7 +79,9 @@ def main() -> int:
     happened: Counter[str] = Counter()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for of_some, played in zip(
-            some, pool.map(partial(play_some, rules=rules, waits=arguments.waits, backend=arguments.backend), some), strict=True
+            some,
+            pool.map(partial(play_some, rules=rules, waits=arguments.waits, backend=arguments.backend), some),
+            strict=True,
         ):
             for seed, (words, _, _, what) in zip(of_some, played, strict=True):
                 happened.update(words)

@@ -44,7 +44,8 @@ STATE_HOME = b"/home/.local/state"
 _ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME}
 
 _OF_OS = (
-    "access", "chmod", "chown", "close", "copy_file_range", "dup", "eventfd", "eventfd_read", "eventfd_write", "fchmod", "fchown", "fdatasync", "fstat", "fstatvfs",
+    "access", "chmod", "chown", "close", "copy_file_range", "dup", "eventfd", "eventfd_read", "eventfd_write", "fchmod",
+    "fchown", "fdatasync", "fstat", "fstatvfs",
     "fsync",    "ftruncate", "getxattr", "link", "listdir", "listxattr", "lseek", "lstat", "mkdir", "mknod", "open",
     "posix_fadvise", "pread", "preadv", "pwrite", "read", "readlink", "removexattr", "rename", "rmdir", "scandir",
     "setxattr", "stat", "statvfs", "symlink", "unlink", "utime", "write",
@@ -184,14 +185,7 @@ def installed(backend: str = "python") -> Iterator[None]:
             for module, own, value in users:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
-        exchanged: tuple[tuple[Any, Any], ...] = (
-            *((syncer.SyncHelperProcess, _Syncer), (RealThread, _background_thread), (RealSignal, _one_shot_signal)),
-            *((SimpleQueue, _queue), (allocate_lock, _mutex)),
-        )
-        if backend == "c":
-            extension = simulated_extension()
-            exchanged += ((_native.ffi, extension.ffi), (_native.lib, SimulatedLibrary(extension)))
-        for real_class, simulated_class in exchanged:
+        for real_class, simulated_class in _exchanged_values(backend):
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
@@ -208,6 +202,19 @@ def installed(backend: str = "python") -> Iterator[None]:
         os.environb.update(before)
         for where, name, value in reversed(changed):
             setattr(where, name, value)
+
+
+def _exchanged_values(backend: str) -> Iterator[tuple[Any, Any]]:
+    """Yield (what pcopy has, what strands use in its place)."""
+    yield syncer.SyncHelperProcess, _Syncer
+    yield RealThread, _background_thread
+    yield RealSignal, _one_shot_signal
+    yield SimpleQueue, _queue
+    yield allocate_lock, _mutex
+    if backend == "c":
+        extension = simulated_extension()
+        yield _native.ffi, extension.ffi
+        yield _native.lib, SimulatedLibrary(extension)
 
 
 def _background_thread(action: Callable[[], object]) -> BackgroundThread:

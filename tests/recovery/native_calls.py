@@ -1,7 +1,7 @@
 """The C backend on the simulated disk: the functions by which ``simulated.c`` answers the system calls of C.
 
-``simulated_extension`` is the C backend with its system calls wrapped. Strands (``tests.recovery.world``) take the place
-of its threads, so that any system call within a row may be the last one of the simulated process.
+``simulated_extension`` is the C backend with its system calls wrapped. Strands (``tests.recovery.world``) take the
+place of its threads, so that any system call within a row may be the last one of the simulated process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import stat
 import struct
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from functools import cache, wraps
 from pathlib import Path
@@ -40,24 +41,31 @@ _ENTRY_TYPES = {stat.S_IFREG: 8, stat.S_IFDIR: 4, stat.S_IFLNK: 10, stat.S_IFIFO
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_REMOVEDIR = -100, 0x100, 0x200
 
 
+answer_counts: Counter[str] = Counter()
+"""How often each function has answered a system call, and how often the process was killed in it (``ended in``)."""
+
+
+def wrapped_functions() -> set[str]:
+    """Return the names of the functions of the C library that ``simulated.c`` replaces."""
+    return set(_WRAPPED.findall((HERE / "simulated.c").read_text()))
+
+
 @cache
 def simulated_extension() -> ModuleType:
     """Compile and load the extension. Raise ``cffi.VerificationError`` without a C compiler."""
-    sources, header = (HERE / "simulated.c").read_text(), (HERE / "simulated.h").read_text()
-    found = _INTERFACE.search(header)
+    found = _INTERFACE.search((HERE / "simulated.h").read_text())
     assert found is not None
     interface, callbacks = (_COMMENT.sub("", part) for part in found.groups())
     builder = FFI()
     builder.cdef(_COMMENT.sub("", (NATIVE / "backend.h").read_text()))
     builder.cdef(f'{interface}\nextern "Python+C" {{\n{callbacks}\n}}')
-    wrapped = _WRAPPED.findall(sources)
     builder.set_source(
         "simulated_backend",
         '#include "simulated.h"',
         sources=[str(path) for path in (*sorted(NATIVE.glob("*.c")), HERE / "simulated.c")],
         include_dirs=[str(NATIVE), str(HERE)],
         extra_compile_args=[*COMPILER_FLAGS, *SMALL_SIZES],
-        extra_link_args=["-pthread", *(f"-Wl,--wrap={name}" for name in wrapped)],
+        extra_link_args=["-pthread", *(f"-Wl,--wrap={name}" for name in wrapped_functions())],
         libraries=["dl"],
         py_limited_api=False,
     )
@@ -141,15 +149,16 @@ class _Answers:
 
         @wraps(function)
         def answer(*arguments: Any) -> int:
+            answer_counts[function.__name__] += 1
             try:
                 return function(*arguments) or 0
             except OSError as error:
                 return -(error.errno or errno.EIO)
             except Ended:
-                return int(ended)
+                answer_counts[f"ended in {function.__name__}"] += 1
             except BaseException as error:  # an error of the simulation
                 _world().troubles.append(f"{function.__name__}: {error!r}")
-                return int(ended)
+            return int(ended)
 
         return answer
 
@@ -262,9 +271,7 @@ class _Answers:
 
     def sim_attribute(self, at: int, path: Any, follow: int, name: Any, out: Any, size: int) -> int:
         where = self._path(path)
-        value: bytes = _world().calls.getxattr(
-            where or at, self._path(name), follow_symlinks=bool(follow) or not where
-        )
+        value: bytes = _world().calls.getxattr(where or at, self._path(name), follow_symlinks=bool(follow) or not where)
         return self._copy_out(value, out, size)
 
     def sim_set_attribute(self, file: int, name: Any, value: Any, size: int) -> None:
@@ -300,4 +307,3 @@ class _Answers:
         world = _world()
         key = int(self._ffi.cast("uintptr_t", condition))
         return world.conditions.setdefault(key, Signal(world))
-

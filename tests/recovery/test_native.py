@@ -1,0 +1,108 @@
+"""Jobs whose files are copied by the C backend lose nothing, also if they are ended within a row, or use threads."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from tests.recovery.campaign import play
+from tests.recovery.jobs import End
+from tests.recovery.machine import installed
+from tests.recovery.native_calls import answer_counts, simulated_extension, wrapped_functions
+from tests.support import native
+from tests.support.extent import everything, in_turn
+
+JOBS = range(3000) if everything() else in_turn(range(200), 40, "recovery with the C backend")
+JOBS_WITH_THREADS = range(1000) if everything() else in_turn(range(125), 25, "recovery with threads of the C backend")
+STEP = 1 if everything() else 12
+"""System calls from one end to the next."""
+
+HARMLESS = {
+    *("calloc", "free", "malloc", "memchr", "memcmp", "memcpy", "memmem", "memmove", "memrchr", "memset", "qsort"),
+    *("snprintf", "strchr", "strchrnul", "strcmp", "strlen", "strncmp", "strncpy", "strnlen", "strspn", "strtoul"),
+    *("dlopen", "dlsym", "sigfillset", "pthread_sigmask", "pthread_attr_init", "pthread_attr_destroy"),
+    *("pthread_attr_setstacksize", "pthread_cond_init", "pthread_cond_destroy", "pthread_mutex_init"),
+    *("pthread_mutex_destroy", "pthread_mutex_lock", "pthread_mutex_unlock", "_setjmp", "setjmp", "longjmp"),
+    *("__longjmp_chk", "__errno_location", "__stack_chk_fail", "__memcpy_chk", "__snprintf_chk", "__strncpy_chk"),
+    *("__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable"),
+    *("__isoc23_strtoul", "__tls_get_addr"),
+}
+"""Functions that reach neither files nor other threads."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _machine() -> Iterator[None]:
+    native.require()
+    with installed("c"):
+        yield
+
+
+def _play_all(seeds: Iterable[int], *, waits: bool) -> Counter[str]:
+    happened: Counter[str] = Counter()
+    for seed in seeds:
+        played = play(seed, waits=waits)
+        assert not played.wrong, f"seed {seed}: {played.wrong}"
+        happened.update(played.words)
+    return happened
+
+
+def test_interrupted_jobs_lose_nothing_in_c() -> None:
+    answer_counts.clear()
+    happened = _play_all(JOBS, waits=False)
+    assert sum(number for word, number in happened.items() if word.startswith("killed in")) >= len(JOBS)
+    rows = {
+        "sim_open",
+        "sim_read",
+        "sim_write",
+        "sim_change_mode",
+        "sim_change_times",
+        "sim_make_directory",
+        "sim_sync",
+    }
+    assert answer_counts.keys() >= rows
+    assert sum(number for name, number in answer_counts.items() if name.startswith("ended in")) >= len(JOBS) // 8
+
+
+def test_interrupted_jobs_lose_nothing_with_threads_in_c() -> None:
+    answer_counts.clear()
+    happened = _play_all(JOBS_WITH_THREADS, waits=True)
+    assert happened["several batches under way"] >= len(JOBS_WITH_THREADS) // 10
+    assert answer_counts["sim_start_thread"] > len(JOBS_WITH_THREADS)
+    assert answer_counts["ended in sim_wait_for"]
+
+
+@pytest.mark.in_turn(3)
+@pytest.mark.parametrize("seed", [147, 141])
+def test_job_ended_at_each_call_within_rows_completes_after_resume(seed: int) -> None:
+    undisturbed = play(seed, ends=())
+    answer_counts.clear()
+    killed = 0
+    for moment in range(0, undisturbed.calls, STEP):
+        played = play(seed, ends=(End("call", moment),))
+        assert not played.wrong, f"call {moment}: {played.wrong}"
+        killed += any(word.startswith("killed") for word in played.words)
+    assert killed >= 0.9 * undisturbed.calls // STEP
+    assert sum(number for name, number in answer_counts.items() if name.startswith("ended in")) >= killed // 4
+
+
+def test_same_seed_gives_same_job_in_c() -> None:
+    assert play(7) == play(7)
+    assert play(7, waits=True) == play(7, waits=True)
+
+
+def test_each_call_of_the_backend_is_simulated() -> None:
+    """Compare with the functions that the extension imports: one that is not wrapped would reach the real system."""
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--undefined-only", simulated_extension().__file__ or ""],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    imported = {re.sub("@.*", "", line.split()[-1]) for line in listed.splitlines()}
+    unknown = {name for name in imported if not name.startswith(("Py", "_Py"))} - HARMLESS
+    assert not unknown
+    assert wrapped_functions() >= {"openat", "unlinkat", "renameat", "syscall", "fsync", "pthread_create"}
