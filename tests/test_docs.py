@@ -23,7 +23,7 @@ import pcopy.tools
 from pcopy import __version__, errors
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE
 from pcopy.cli.pcopy import help_or_version, parse
-from pcopy.cli.programs import PROGRAMS
+from pcopy.cli.programs import PROGRAMS, load_program
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json
@@ -224,6 +224,34 @@ PATH = re.compile(r"`((?:pcopy|tests|docs|bench)/[\w/]+\.\w+)`")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_named_in_the_docs_exist(page: Path) -> None:
     assert [name for name in PATH.findall(page.read_text()) if not (ROOT / name).exists()] == []
+
+
+WALKING_PROGRAMS = tuple(name for name in PROGRAMS if name not in ("pbcast", "pdbench"))
+WAYS = ("whole", "new", "look", "slow")
+"""How a row of the walk treats the items that an option concerns."""
+
+
+def test_page_on_the_walk_says_of_each_option_how_a_row_treats_it() -> None:
+    """Each option of each program that walks trees is in the table, or among the options that concern no item."""
+    page = (ROOT / "docs" / "design" / "walk.md").read_text().partition("\n## Options\n")[2]
+    before, _, after = page.partition("These options concern no item")
+    rows = re.findall(r"^\| (`--.*?`) \| (.*?) \| (\w+) \| (.*) \|$", before, re.MULTILINE)
+    listed = [
+        (option, program)
+        for options, programs, _, _ in rows
+        for option in re.findall(r"`--(.*?)`", options)
+        for program in (WALKING_PROGRAMS if programs == "all" else programs.split(", "))
+    ]
+    assert [each for each in listed if listed.count(each) > 1] == []
+    assert {word for _, _, word, _ in rows} == set(WAYS)
+    assert [options for options, _, _, reason in rows if not reason] == []
+    table = {(option.partition("=")[0], program) for option, program in listed}
+    without = re.findall(r"`--([\w-]+)`", after.partition("\n\n")[0])
+    offered = {(option.key, name) for name in WALKING_PROGRAMS for option in load_program(name).options if option.help}
+    assert table - offered == set()
+    missing = sorted(each for each in offered - table if each[0] not in without)
+    assert not missing, "\n".join(f"| `--{option}` | {program} | | |" for option, program in missing)
+    assert sorted({option for option, _ in offered - table}) == without
 
 
 def test_table_of_constants_is_complete_with_reasons() -> None:
