@@ -66,7 +66,7 @@ def is_change(text: str) -> bool:
     if METADATA.fullmatch(name) or NAMES.fullmatch(name):
         return True
     return bool(MAKES.fullmatch(name)) and any(
-        re.search(r"mode|\b0[0-7]{3}\b|O_CREAT|O_TRUNC", word) for word in arguments
+        re.search(r"mode|MODE|\b0[0-7]{3}\b|O_CREAT|O_TRUNC", word) for word in arguments
     )
 
 

@@ -51,7 +51,7 @@ static int list(pk_worker *worker, struct side *side, char *names, uint64_t inod
     if (side->number < 0)
         return -1;
     if (side->number == 0) /* a directory that was removed after it was opened looks empty, but has no links */
-        return fstat(side->directory, &status) || status.st_nlink == 0 ? -1 : 0;
+        return fstat(side->directory, &status) || !GUARD(DIRECTORY_EXISTS, status.st_nlink) ? -1 : 0;
     for (int each = 0; each < side->number; each++) {
         char *const next = cut_off(names);
         side->items[each] = (struct item){names, all.inodes[each], all.kinds[each]};
@@ -131,14 +131,15 @@ static int compare_open(struct pairs *pairs, const int reading[2])
     struct stat status[2];
     doing(pairs->worker, OP_FSTAT);
     for (int side = 0; side < 2; side++)
-        if (fstat(reading[side], &status[side]) || !S_ISREG(status[side].st_mode))
+        if (fstat(reading[side], &status[side]) || !GUARD(COMPARED_FILES, S_ISREG(status[side].st_mode)))
             return '?';
     const uint64_t size = (uint64_t)status[0].st_size;
     if (!are_alike(pairs->batch, &status[0], &status[1]) || size > LARGEST || pairs->sums->bytes > MOST_BYTES)
         return '?';
     doing(pairs->worker, OP_READ);
     const int are_same = hold_same(pairs, reading, size);
-    if (are_same < 0 || !is_unchanged(reading[0], &status[0]) || !is_unchanged(reading[1], &status[1]))
+    if (are_same < 0 ||
+        !GUARD(COMPARED_UNCHANGED, is_unchanged(reading[0], &status[0]) && is_unchanged(reading[1], &status[1])))
         return '?';
     pairs->sums->files++;
     pairs->sums->bytes += 2 * size;

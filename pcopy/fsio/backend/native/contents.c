@@ -119,7 +119,8 @@ static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *row
     if (look(target, name, &there) || !S_ISREG(there.stx_mode) || there.stx_size != rows->size[row] ||
         !in_nanoseconds(time_of(there.stx_mtime), &mtime) || !in_nanoseconds(time_of(there.stx_ctime), &ctime))
         return 0;
-    if (ctime >= tree->touched || (there.stx_uid == tree->user && (there.stx_mode & 07777) == 0600))
+    if (!GUARD(KEPT_SINCE_BEFORE, ctime < tree->touched) ||
+        !GUARD(KEPT_NOT_PRIVATE, there.stx_uid != tree->user || (there.stx_mode & 07777) != 0600))
         return 0;
     return are_times_equal(rows->mtime[row], mtime, tree->window) && has_metadata(batch, rows, row, &there) &&
            pk_has_same_attributes(worker, batch->flags, source, name, target, name);

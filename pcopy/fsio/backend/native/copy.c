@@ -13,7 +13,7 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
-#define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+#define READING (O_RDONLY | O_CLOEXEC | GUARD_FLAG(SOURCE_NONBLOCK, O_NONBLOCK) | GUARD_FLAG(SOURCE_NOCTTY, O_NOCTTY))
 #define MOST_KEPT 16 /* a file with more extended attributes to copy is deferred */
 
 /* The extended attributes that the copy gets. */
@@ -51,7 +51,8 @@ int pk_open_source(int directory, const char *name, int follow, int *keeps_atime
         errno = EPERM; /* the Python backend reports the reason */
         return -1;
     }
-    return pk_open_quietly(directory, name, follow ? READING & ~O_NOFOLLOW : READING, keeps_atime);
+    const int flags = follow ? READING : READING | GUARD_FLAG(SOURCE_NOFOLLOW, O_NOFOLLOW);
+    return pk_open_quietly(directory, name, flags, keeps_atime);
 }
 
 static int is_found(const pk_batch *batch, uint32_t row, const struct stat *status)
@@ -123,6 +124,8 @@ static int give_attributes(pk_worker *worker, int reading, int writing, const at
 static int set_metadata(pk_worker *worker, pk_batch *batch, int reading, int writing, const struct stat *source,
                  const attributes *found)
 {
+    if (IS_DISABLED(OWNER_BEFORE_MODE))
+        fchmod(writing, source->st_mode & 07777);
     if (batch->flags & PK_OWNER) {
         doing(worker, OP_CHOWN);
         if (!pk_has_owner(batch, writing, source->st_uid, source->st_gid) &&
@@ -217,7 +220,7 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
             pk_mark(batch->target, writing, batch->marks + (size_t)row * PK_MARK);
     }
     doing(worker, OP_FSYNC);
-    if (batch->plans[row] & SYNC && synced(writing)) {
+    if (batch->plans[row] & GUARD_FLAG(SYNC_BEFORE_NAME, SYNC) && synced(writing)) {
         if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) /* another way to sync may work
                                                                         * (pcopy/fsio/syncer.py) */
             return given_up(batch, -1, writing, made_as);
@@ -235,9 +238,9 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
         if (renameat(batch->target, made_as, batch->target, name))
             return failed(batch, row, -1, made_as, OP_RENAME, errno);
         doing(worker, OP_STAT);
-        if (fstatat(batch->target, name, &named, AT_SYMLINK_NOFOLLOW))
+        if (fstatat(batch->target, name, &named, GUARD_FLAG(RENAMED_NOFOLLOW, AT_SYMLINK_NOFOLLOW)))
             return failed(batch, row, -1, NULL, OP_STAT, errno);
-        if (named.st_ino != made.st_ino)
+        if (!GUARD(RENAMED_ITEM, named.st_ino == made.st_ino))
             return failed(batch, row, -1, NULL, OP_RENAME, ESTALE);
     }
     return DONE;
@@ -273,7 +276,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         if (digest != NULL)
             pk_begin(&hasher, digest);
         number = write_pieces(worker, reading, writing, size, got, digest != NULL ? &hasher : NULL);
-        if (!number && !is_still_found(batch, row, reading))
+        if (!number && !GUARD(PIECES_UNCHANGED, is_still_found(batch, row, reading)))
             number = -1;
         if (!number && digest != NULL)
             pk_end(&hasher, out);
@@ -286,7 +289,8 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         return given_up(batch, reading, writing, made_as);
     if (set_metadata(worker, batch, reading, writing, source, found))
         return refused(batch, reading, writing, made_as);
-    if (found->number && !is_still_found(batch, row, reading)) /* the extended attributes were read after the status */
+    /* The extended attributes were read after the status. */
+    if (found->number && !GUARD(ATTRIBUTES_UNCHANGED, is_still_found(batch, row, reading)))
         return given_up(batch, reading, writing, made_as);
     doing(worker, OP_CLOSE);
     if (close(reading))
@@ -326,8 +330,9 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const int at_once = size <= PIECE || batch->arena != NULL;
     /* Check the status before reading, too, if the name may refer to another item by now, which reading might
      * change, or if reading changes the atime of the file. */
-    const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime || others_may_exchange(batch);
-    if (is_asked_first && (fstat(reading, &before) || !is_found(batch, row, &before)))
+    const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime ||
+                               !GUARD(SOURCE_IN_OUR_DIRECTORY, !others_may_exchange(batch));
+    if (is_asked_first && (fstat(reading, &before) || !GUARD(SOURCE_MAY_BE_READ, is_found(batch, row, &before))))
         return given_up(batch, reading, -1, NULL);
     doing(worker, OP_READ);
     ssize_t got = read(reading, batch->arena != NULL ? batch->arena + batch->offsets[row] : worker->buffer,
@@ -336,12 +341,12 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         look_at_attributes(worker, reading, &found))
         return given_up(batch, reading, -1, NULL);
     doing(worker, OP_FSTAT);
-    if (fstat(reading, &source) || !is_found(batch, row, &source) || !is_common(source.st_atim.tv_sec) ||
-        !is_common(source.st_mtim.tv_sec))
+    if (fstat(reading, &source) || !GUARD(SOURCE_UNCHANGED, is_found(batch, row, &source)) ||
+        !is_common(source.st_atim.tv_sec) || !is_common(source.st_mtim.tv_sec))
         return given_up(batch, reading, -1, NULL);
     if (is_asked_first)
         source.st_atim = before.st_atim;
-    if (source.st_mode & (S_ISUID | S_ISGID) && !(batch->flags & PK_OWNER))
+    if (source.st_mode & (S_ISUID | S_ISGID) && !GUARD(SET_ID_WITH_OWNER, batch->flags & PK_OWNER))
         return given_up(batch, reading, -1, NULL); /* without the owner of the source, set-id bits need the decisions of
                                                     * the slow path */
     if (batch->flags & PK_SPARSE && (uint64_t)source.st_blocks << 9 < size)

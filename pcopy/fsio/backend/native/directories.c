@@ -11,6 +11,7 @@
 #include <sys/xattr.h>
 
 #define DEFAULT_ACL "system.posix_acl_default"
+#define PRIVATE_MODE GUARD_VALUE(NEW_DIRECTORY_MODE, 0700, 0777)
 
 /* Return true if an open directory has no extended attribute that is copied. In a target directory, attributes of
  * the namespace "system." always count, because new items may inherit them (default ACLs). */
@@ -49,7 +50,7 @@ static int set_metadata(const pk_batch *batch, int directory, const struct stat 
         is_written = status->st_uid != wanted->uid || status->st_gid != wanted->gid;
         if (is_written && fchown(directory, wanted->uid, wanted->gid))
             return -1;
-    } else if (set_id) {
+    } else if (!GUARD(DIRECTORY_SET_ID_WITH_OWNER, !set_id)) {
         return -1;
     }
     mode_t mode = wanted->mode & 07777;
@@ -84,7 +85,7 @@ static int open_target(const pk_batch *batch, const char *name, uint8_t *made)
         if (target >= 0 || errno != ENOENT)
             return target;
     }
-    if (mkdirat(batch->target, name, 0700))
+    if (mkdirat(batch->target, name, PRIVATE_MODE))
         return -1;
     *made = 1;
     return pk_open_quietly(batch->target, name, DIRECTORY, NULL);
@@ -101,8 +102,10 @@ static int is_simple_target(pk_worker *worker, const pk_batch *batch, int target
     if (!(tree->flags & PK_POWERFUL) && (status->st_mode & 0700) != 0700)
         return 0;
     if (is_made)
-        return status->st_uid == tree->user && has_no_default_acl(target);
-    return in_nanoseconds(status->st_ctim, &ctime) && ctime < tree->touched && is_bare(worker, target, 1);
+        return GUARD(NEW_DIRECTORY_OWNER, status->st_uid == tree->user) &&
+               GUARD(NEW_DIRECTORY_ACL, has_no_default_acl(target));
+    return in_nanoseconds(status->st_ctim, &ctime) && GUARD(KEPT_SINCE_BEFORE, ctime < tree->touched) &&
+           is_bare(worker, target, 1);
 }
 
 /* List an open source directory and read the status of everything in it, before anything is created. Return 0, or -1
@@ -114,7 +117,8 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     struct stat status;
     char *names = (char *)worker->buffer;
     doing(worker, OP_FSTAT);
-    if (fstat(source, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device ||
+    if (fstat(source, &status) ||
+        !GUARD(SOURCE_DIRECTORY, status.st_ino == batch->given.inode[row] && status.st_dev == tree->source_device) ||
         (status.st_dev == tree->shunned_device && status.st_ino == tree->shunned_inode) ||
         !in_nanoseconds(status.st_atim, &found->metadata.atime) || !in_nanoseconds(status.st_mtim, &found->metadata.mtime))
         return -1;
@@ -129,7 +133,7 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
         return -1;
     found->left = (uint32_t)number;
     if (number == 0) /* a directory that was removed after it was opened looks empty, but has no links */
-        return fstat(source, &status) || status.st_nlink == 0 ? -1 : 0;
+        return fstat(source, &status) || !GUARD(DIRECTORY_EXISTS, status.st_nlink) ? -1 : 0;
     doing(worker, OP_STAT);
     return pk_look_at_all(found, source, names, strlen(names));
 }
@@ -203,7 +207,7 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     doing(worker, OP_FSYNC);
-    while (fsync(batch->synced[row]))
+    while (!IS_DISABLED(SYNC_DIRECTORY) && fsync(batch->synced[row]))
         if (errno != EINTR)
             return set_verdict(batch, row, FAILED, OP_FSYNC, errno);
     return DONE;
@@ -221,11 +225,11 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     int target = pk_open_quietly(batch->target, batch->work->name[row], DIRECTORY, NULL);
     if (target < 0)
         return PK_DEFERRED;
-    int is_simple = !fstat(target, &status) && status.st_ino == given->inode[row] &&
-                   status.st_dev == batch->tree->target_device && (is_made || is_bare(worker, target, 1));
+    int is_simple = !fstat(target, &status) && GUARD(FINISHED_INODE, status.st_ino == given->inode[row]) &&
+                     status.st_dev == batch->tree->target_device && (is_made || is_bare(worker, target, 1));
     if (is_simple) {
         pk_mark(batch->target, target, mark);
-        is_simple = mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]);
+        is_simple = GUARD(FINISHED_MARK, mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]));
     }
     doing(worker, OP_UTIMENSAT);
     is_simple = is_simple && set_metadata(batch, target, &status, &wanted, is_made) >= 0;

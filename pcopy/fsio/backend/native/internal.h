@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "guards.h"
 
 /* ``pcopy.fsio.backend.columns.OutcomeCode``, which has other names for some: CARE is SLOW_PATH, ANEW is DECIDE_AGAIN,
  * LACKS is LACKS_METADATA, UNREAD is SOURCE_FAILED, CHANGED is SOURCE_CHANGED. */
@@ -42,7 +43,9 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #define PIECE (256u << 10) /* bytes of one read */
 #endif
 #define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_NAME_PREFIX`` */
-#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+#define DIRECTORY \
+    (O_RDONLY | O_CLOEXEC | GUARD_FLAG(DIRECTORY_ONLY, O_DIRECTORY) | GUARD_FLAG(DIRECTORY_NOFOLLOW, O_NOFOLLOW) | \
+     GUARD_FLAG(DIRECTORY_NONBLOCK, O_NONBLOCK))
 #ifndef MOST_LISTED
 #define MOST_LISTED 1024   /* a directory with this many or more names is not processed as a whole but deferred */
 #endif
@@ -273,7 +276,10 @@ static inline int set_mode(int descriptor, mode_t mode)
     struct stat status;
     if (fchmod(descriptor, mode))
         return -1;
-    return mode & S_ISGID && (fstat(descriptor, &status) || (status.st_mode & 07777) != mode) ? -1 : 0;
+    return !(mode & S_ISGID) ||
+                   GUARD(MODE_STORED, !fstat(descriptor, &status) && (status.st_mode & 07777) == mode)
+               ? 0
+               : -1;
 }
 
 /* Return true if the status has the inode, device and type of the row. Columns that are NULL are ignored. */

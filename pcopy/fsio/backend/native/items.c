@@ -124,18 +124,19 @@ int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (reading < 0)
         return PK_DEFERRED;
     doing(worker, OP_FSTAT);
-    int is_simple = !fstat(reading, &status) && S_ISREG(status.st_mode) && status.st_size <= SMALL_FILE &&
+    int is_simple = !fstat(reading, &status) && GUARD(DIGEST_OF_FILE, S_ISREG(status.st_mode)) &&
+                   status.st_size <= SMALL_FILE &&
                    in_nanoseconds(status.st_mtim, &batch->found.mtime[row]) &&
                    in_nanoseconds(status.st_ctim, &batch->found.ctime[row]);
     if (is_simple && copies)
         is_simple = !posix_fadvise(reading, 0, 0, POSIX_FADV_DONTNEED);
     if (is_simple && batch->flags & PK_WHOLE) {
         doing(worker, OP_LISTXATTR);
-        is_simple = !is_marked(reading);
+        is_simple = GUARD(DIGEST_NOT_MARKED, !is_marked(reading));
     }
     is_simple = is_simple && !digest(worker, batch, row, reading, &status);
     if (is_simple && !copies)
-        is_simple = !fstat(reading, &again) && is_unchanged(&status, &again);
+        is_simple = !fstat(reading, &again) && GUARD(DIGEST_UNCHANGED, is_unchanged(&status, &again));
     doing(worker, OP_CLOSE);
     if (close(reading) || !is_simple)
         return PK_DEFERRED;
@@ -155,7 +156,7 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         doing(worker, OP_STAT);
         if (fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW))
             return PK_DEFERRED;
-        if (!pk_is_item(&batch->given, row, &status))
+        if (!GUARD(REMOVED_AS_FOUND, pk_is_item(&batch->given, row, &status)))
             return ANEW;
         batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
     }

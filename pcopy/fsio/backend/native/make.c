@@ -20,10 +20,12 @@ static int set_metadata(pk_worker *worker, pk_batch *batch, uint32_t row, int wr
     const pk_columns *given = &batch->given;
     const mode_t mode = given->mode[row];
     int is_excused = 0;
+    if (IS_DISABLED(OWNER_BEFORE_MODE))
+        fchmod(writing, mode & 07777);
     if (batch->flags & PK_OWNER) {
         doing(worker, OP_CHOWN);
         is_excused = own(batch, writing, given->uid[row], given->gid[row]);
-        if (is_excused < 0 || (is_excused && mode & (S_ISUID | S_ISGID)))
+        if (is_excused < 0 || (is_excused && !GUARD(MEMBER_SET_ID_EXCUSED, !(mode & (S_ISUID | S_ISGID)))))
             return -1;
     }
     return pk_give_mode_and_times(worker, batch, writing, mode, times) ? -1 : is_excused;
@@ -38,7 +40,7 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const struct timespec times[2] = {mtime, mtime};
     if (atomic_load_explicit(&batch->work->is_refused, memory_order_relaxed) ||
         given->mtime[row] < 0 || !is_common(given->mtime[row] / 1000000000) ||
-        (given->mode[row] & (S_ISUID | S_ISGID) && !(batch->flags & PK_OWNER)))
+        (given->mode[row] & (S_ISUID | S_ISGID) && !GUARD(MEMBER_SET_ID_WITH_OWNER, batch->flags & PK_OWNER)))
         return PK_DEFERRED;
     doing(worker, OP_CREATE);
     const int writing = pk_create(batch, name);

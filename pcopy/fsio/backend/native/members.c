@@ -66,11 +66,11 @@ static int is_read(pk_worker *worker, const pk_place *place, const char *name, c
     int reading = pk_open_source(place->directory, name, 0, NULL);
     if (reading < 0)
         return 0;
-    int is_whole = !place->others_may || is_found(member, reading);
+    int is_whole = !place->others_may || GUARD(MEMBER_MAY_BE_READ, is_found(member, reading));
     doing(worker, OP_READ);
     is_whole = is_whole && read(reading, to, member->size) == (ssize_t)member->size;
     doing(worker, OP_FSTAT);
-    is_whole = is_whole && is_found(member, reading);
+    is_whole = is_whole && GUARD(MEMBER_UNCHANGED, is_found(member, reading));
     doing(worker, OP_CLOSE);
     return !close(reading) && is_whole;
 }

@@ -67,6 +67,8 @@ static int is_nothing(const struct wish *wish)
 static int give(pk_worker *worker, int item, const struct wish *wish)
 {
     struct stat status;
+    if (IS_DISABLED(OWNER_BEFORE_MODE) && wish->mode != KEEP)
+        change_mode(item, wish->mode);
     if (wish->uid != KEEP || wish->gid != KEEP) {
         doing(worker, OP_CHOWN);
         if (fchownat(item, "", wish->uid, wish->gid, AT_EMPTY_PATH))
@@ -79,7 +81,10 @@ static int give(pk_worker *worker, int item, const struct wish *wish)
         return -1;
     errno = 0;
     /* fchmod silently drops the set-gid bit if the caller is not in the group. */
-    return wish->mode & S_ISGID && (fstat(item, &status) || (status.st_mode & 07777) != wish->mode) ? -1 : 0;
+    return !(wish->mode & S_ISGID) ||
+                   GUARD(MODE_STORED_AGAIN, !fstat(item, &status) && (status.st_mode & 07777) == wish->mode)
+               ? 0
+               : -1;
 }
 
 /* Open an item with O_PATH and read its status. Calls that take the descriptor act on that item, even if its name is
@@ -87,7 +92,7 @@ static int give(pk_worker *worker, int item, const struct wish *wish)
 static int open_item(pk_worker *worker, int directory, const char *name, struct stat *status)
 {
     doing(worker, OP_OPEN);
-    const int item = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    const int item = openat(directory, name, O_PATH | O_CLOEXEC | GUARD_FLAG(CHANGED_NOFOLLOW, O_NOFOLLOW));
     if (item < 0)
         return -1;
     doing(worker, OP_FSTAT);
@@ -119,10 +124,12 @@ static int give_to(pk_worker *worker, int directory, const char *name, const str
         errno = 0;
         return -1;
     }
-    const int is_item = seen->st_ino == status.st_ino && seen->st_dev == status.st_dev &&
-                        (seen->st_mode & S_IFMT) == (status.st_mode & S_IFMT);
+    const int is_item = GUARD(CHANGED_ITEM, seen->st_ino == status.st_ino && seen->st_dev == status.st_dev &&
+                                                (seen->st_mode & S_IFMT) == (status.st_mode & S_IFMT));
     errno = 0;
-    const int result = !is_item ? EXCHANGED : is_same(seen, &status) ? give(worker, item, wish) : -1, number = errno;
+    const int result = !is_item ? EXCHANGED
+                       : GUARD(CHANGED_ITEM, is_same(seen, &status)) ? give(worker, item, wish) : -1;
+    const int number = errno;
     close(item);
     errno = number;
     return result;
@@ -172,7 +179,8 @@ int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (item < 0)
         return PK_DEFERRED;
     int code = ANEW;
-    if (pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status))
+    if (GUARD(CHANGED_AS_DECIDED,
+              pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status)))
         code = verdict(worker, batch, row, give(worker, item, &wish));
     close(item);
     return code;
@@ -184,7 +192,7 @@ int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, OP_STAT);
     if (fstatat(batch->directory, batch->work->name[row], &status, AT_SYMLINK_NOFOLLOW))
         return PK_DEFERRED;
-    if (!pk_is_item(&batch->given, row, &status) || S_ISDIR(status.st_mode))
+    if (!GUARD(CHANGED_AS_LISTED, pk_is_item(&batch->given, row, &status)) || S_ISDIR(status.st_mode))
         return ANEW;
     batch->found.mode[row] = status.st_mode;
     batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
@@ -209,10 +217,10 @@ static int update_item(pk_worker *worker, const pk_batch *batch, int directory, 
 {
     struct stat status;
     doing(worker, OP_STAT);
-    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) || status.st_ino != inode)
+    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) || !GUARD(CHANGED_AS_LISTED, status.st_ino == inode))
         return -1;
     const int is_directory = S_ISDIR(status.st_mode);
-    if (is_directory != (kind == 'd') || status.st_dev != batch->tree->source_device)
+    if (!GUARD(CHANGED_AS_LISTED, is_directory == (kind == 'd') && status.st_dev == batch->tree->source_device))
         return -1;
     const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid,
                                       is_directory ? batch->directory_modes : batch->modes);

@@ -5,7 +5,9 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
-#define MAKING (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
+#define MAKING \
+    (O_WRONLY | O_CREAT | O_CLOEXEC | GUARD_FLAG(NEW_FILE_EXCL, O_EXCL) | GUARD_FLAG(NEW_FILE_NOFOLLOW, O_NOFOLLOW))
+#define PRIVATE_MODE GUARD_VALUE(NEW_FILE_MODE, 0600, 0666)
 #define ACCESS_ACL "system.posix_acl_access"
 #define FUSE_MAGIC 0x65735546
 #define FILEID_INO64_GEN 0x81
@@ -13,7 +15,7 @@
 int pk_create(const pk_batch *batch, const char *name)
 {
     int writing;
-    while ((writing = openat(batch->target, name, MAKING, 0600)) < 0 && errno == EINTR)
+    while ((writing = openat(batch->target, name, MAKING, PRIVATE_MODE)) < 0 && errno == EINTR)
         ;
     return writing;
 }
@@ -49,7 +51,8 @@ int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
     int known = atomic_load_explicit(&work->owner_known, memory_order_acquire);
     if (!known) {
         struct stat directory, made;
-        const int is_ours = work->is_ours || (!fstat(batch->target, &directory) && directory.st_uid == geteuid());
+        const int is_ours = work->is_ours || (!fstat(batch->target, &directory) &&
+                                              GUARD(KNOWN_OWNER, directory.st_uid == geteuid()));
         known = is_ours && !fstat(writing, &made) ? 1 : -1;
         if (known > 0) { /* several threads may get here, and all find the same values */
             __atomic_store_n(&work->uid, made.st_uid, __ATOMIC_RELAXED);
@@ -65,7 +68,7 @@ int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing
                            const struct timespec times[2])
 {
     mode &= 07777;
-    if (batch->flags & PK_INHERITS) {
+    if (batch->flags & GUARD_FLAG(INHERITED_ACL, PK_INHERITS)) {
         doing(worker, OP_REMOVEXATTR);
         if (fremovexattr(writing, ACCESS_ACL) && errno != ENODATA && errno != ENOTSUP && errno != ENOSYS)
             return -1;

@@ -25,8 +25,9 @@ static int is_found(const pk_batch *batch, uint32_t row, int directory)
 {
     struct statx around, status;
     return !look_at(batch->directory, &around) && !look_at(directory, &status) &&
-           status.stx_ino == batch->given.inode[row] && status.stx_mnt_id == around.stx_mnt_id &&
-           makedev(status.stx_dev_major, status.stx_dev_minor) == batch->tree->source_device;
+           GUARD(REMOVED_DIRECTORY,
+                 status.stx_ino == batch->given.inode[row] && status.stx_mnt_id == around.stx_mnt_id &&
+                     makedev(status.stx_dev_major, status.stx_dev_minor) == batch->tree->source_device);
 }
 
 /* Remove an item of an open directory and count it. Return 0, or -1 if it is a directory, or if the slow path has to
@@ -36,8 +37,9 @@ static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, 
 {
     struct stat status;
     doing(worker, OP_STAT);
-    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) || status.st_ino != inode ||
-        status.st_dev != batch->tree->source_device || S_ISDIR(status.st_mode))
+    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) ||
+        !GUARD(REMOVED_AS_LISTED, status.st_ino == inode && status.st_dev == batch->tree->source_device) ||
+        S_ISDIR(status.st_mode))
         return -1;
     doing(worker, OP_UNLINK);
     if (unlinkat(directory, name, 0))
@@ -77,7 +79,8 @@ int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (has_gone) {
         doing(worker, OP_RMDIR);
         has_gone = !fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW) &&
-                   status.st_ino == batch->given.inode[row] && status.st_dev == batch->tree->source_device &&
+                   GUARD(REMOVED_EMPTY_DIRECTORY, status.st_ino == batch->given.inode[row] &&
+                                                      status.st_dev == batch->tree->source_device) &&
                    !unlinkat(batch->directory, name, AT_REMOVEDIR);
     }
     batch->sums[row].directories += (uint64_t)has_gone;

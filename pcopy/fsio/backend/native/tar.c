@@ -254,9 +254,9 @@ void pk_tar_members(pk_tar *tar)
             extended.name += 2;
             extended.length -= 2;
         }
-        if (!is_simple_name(extended.name, extended.length) || number(block + 100, 8, &mode) || number(block + 108, 8, &uid) ||
-            number(block + 116, 8, &gid) || number(block + 124, 12, &size) || number(block + 136, 12, &seconds) ||
-            seconds >= LAST_SECOND)
+        if (!GUARD(MEMBER_NAME, is_simple_name(extended.name, extended.length)) ||
+            number(block + 100, 8, &mode) || number(block + 108, 8, &uid) || number(block + 116, 8, &gid) ||
+            number(block + 124, 12, &size) || number(block + 136, 12, &seconds) || seconds >= LAST_SECOND)
             return;
         const uint64_t data = at + BLOCK;
         uint32_t owner, group;
