@@ -202,6 +202,7 @@ class PieceMemberReader:
         except OSError:
             descriptor = open_source_file_to_read(self._directory, name)
         try:
+            check_matches_description(self._rank, described, descriptor)  # reading might change another item
             extents = ((0, size),) if described.member.extents is None else described.member.extents
             size = stored_content_size(described.member)
             for start, length in extents:
