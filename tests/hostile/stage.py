@@ -11,6 +11,7 @@ import ctypes
 import os
 import stat
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -75,6 +76,7 @@ class Stage:
         os.mkfifo(self.safe / "pipe", 0o600)
         self.linked: tuple[Path, ...] = ()
         self._held: dict[str, tuple[int, object]] = {}
+        self._pipes: list[int] = []
         self._stack = ExitStack()
         self._watch = Watch()
         self._stack.callback(self._watch.close)
@@ -149,8 +151,29 @@ class Stage:
                     if SECRET in file.read():
                         yield f"the secret is in {entry.path!r}"
 
+    def fill(self, pipe: Path) -> None:
+        """Write data into a FIFO that nobody may read, and keep it open."""
+        descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        self._stack.callback(os.close, descriptor)
+        os.write(descriptor, SECRET)
+        self._pipes.append(descriptor)
+
+    def emptied(self) -> list[str]:
+        """Return the FIFOs of ``fill`` from which data was read."""
+        return [f"data was read from the FIFO {pipe}" for pipe in self._pipes if os.read(pipe, 1 << 16) != SECRET]
+
+    def mount_over(self, path: Path, what: Path | None = None) -> None:
+        """Mount another file or directory at ``path``, or without ``what`` a file system in memory."""
+        words = ["--bind", what] if what else ["-t", "tmpfs", "none"]
+        subprocess.run(["mount", *words, path], check=True)
+        self._stack.callback(_unmount, path)
+
     def close(self) -> None:
         self._stack.close()
+
+
+def _unmount(path: Path) -> None:
+    subprocess.run(["umount", "-l", path], check=True)
 
 
 def _state(descriptor: int) -> object:

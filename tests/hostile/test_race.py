@@ -96,7 +96,7 @@ def test_attacker_does_no_harm(kind: str, on: Place, area: Path) -> None:
 def test_attack_does_harm_without_the_rule(on: Place, area: Path, tmp_path: Path) -> None:
     require_root("be attacked by an ordinary user")
     rule = next(rule for rule in RULES if rule.name == "directories are entered without following links")
-    package = without(rule, tmp_path / "package")
+    package = without(rule.edits, tmp_path / "package")
     with staged(on("ext4"), area) as stage:
         pairs = build(stage)
         stage.begin()

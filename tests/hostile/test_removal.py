@@ -58,6 +58,6 @@ def test_attack_does_harm_without_the_rule(on: Place, area: Path, tmp_path: Path
     require_root("be attacked by an ordinary user")
     both = [rule for rule in RULES if rule.name in TOGETHER]
     assert len(both) == len(TOGETHER)
-    package = without(both[0]._replace(edits=both[0].edits + both[1].edits), tmp_path / "package")
+    package = without(both[0].edits + both[1].edits, tmp_path / "package")
     around = on("ext4")
     assert any(attacked(around, area, package)[1] for _ in range(ATTEMPTS))

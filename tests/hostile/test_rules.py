@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.hostile.stage import staged
 from tests.hostile.window import PATIENCE
 from tests.support import command
 from tests.support.command import BEING_WRITTEN, REPOSITORY
-from tests.support.edits import edit_file, edited
+from tests.support.edits import Edit, edit_file, edited
 from tests.support.filesystems import Place
 from tests.support.users import require_root
 
@@ -36,11 +37,11 @@ NEVER_HARMFUL = {
 """Attacks that no single rule prevents: pcopy works only through open descriptors."""
 
 
-def without(rule: Rule, package: Path) -> Path:
-    """Create a copy of the package in which ``rule`` is disabled. Unchanged files keep their times and compiled
+def without(edits: Sequence[Edit], package: Path) -> Path:
+    """Create a copy of the package with these edits. Unchanged files keep their times and compiled
     code."""
     shutil.copytree(REPOSITORY / "pcopy", package / "pcopy", ignore=BEING_WRITTEN)
-    for edit in rule.edits:
+    for edit in edits:
         edit_file(package / "pcopy", edit)
     return package
 
@@ -66,7 +67,7 @@ def test_attack_does_harm_without_the_rule(
 ) -> None:
     require_root("be attacked by an ordinary user")
     monkeypatch.setattr(command, "backend", "python")
-    package = without(rule, tmp_path / "package")
+    package = without(rule.edits, tmp_path / "package")
     with staged(on("ext4"), area) as stage:
         ended, harm = attack.carry_out(stage, package, HANGS if rule.hangs else PATIENCE)
     assert harm, ended

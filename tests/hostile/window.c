@@ -18,11 +18,14 @@
 #include <unistd.h>
 
 static int (*next_open)(const char *, int, ...);
+static ssize_t (*next_read)(int, void *, size_t), (*next_write)(int, const void *, size_t);
 static struct { char call[32], name[256], under[256], when[8]; long nth; } window;
 
 static void begin(void)
 {
     next_open = dlsym(RTLD_NEXT, "open64");
+    next_read = dlsym(RTLD_NEXT, "read");
+    next_write = dlsym(RTLD_NEXT, "write");
     sscanf(getenv("WINDOW"), "%31s %255s %255s %ld %7s", window.call, window.name, window.under, &window.nth, window.when);
 }
 
@@ -44,7 +47,7 @@ static int matches(const char *call, int directory, const char *name)
     if (!strstr(path, window.under))
         return 0;
     int file = next_open(getenv("WINDOW_COUNT"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    int first = file >= 0 && write(file, ".", 1) == 1 && lseek(file, 0, SEEK_CUR) == window.nth;
+    int first = file >= 0 && next_write(file, ".", 1) == 1 && lseek(file, 0, SEEK_CUR) == window.nth;
     close(file);
     return first;
 }
@@ -56,11 +59,11 @@ static void hold(const char *when, int matched, const char *name)
     if (!matched || strcmp(when, window.when))
         return;
     int reached = next_open(getenv("WINDOW_REACHED"), O_WRONLY | O_CLOEXEC);
-    if (write(reached, name, strlen(name)) < 0)
+    if (next_write(reached, name, strlen(name)) < 0)
         abort();
     close(reached);
     int waiting = next_open(getenv("WINDOW_GO"), O_RDONLY | O_CLOEXEC);
-    if (read(waiting, &go, 1) < 0)
+    if (next_read(waiting, &go, 1) < 0)
         abort();
     close(waiting);
     errno = kept;
@@ -101,6 +104,11 @@ static const char *name_of(int descriptor)
 
 HELD("chown", file, name_of(file), int, fchown, (int file, uid_t uid, gid_t gid), (file, uid, gid))
 HELD("chmod", file, name_of(file), int, fchmod, (int file, mode_t mode), (file, mode))
+HELD("listxattr", file, name_of(file), ssize_t, flistxattr, (int file, char *list, size_t size), (file, list, size))
+HELD("setxattr", file, name_of(file), int, fsetxattr,
+     (int file, const char *attribute, const void *value, size_t size, int flags), (file, attribute, value, size, flags))
+HELD("read", file, name_of(file), ssize_t, read, (int file, void *data, size_t size), (file, data, size))
+HELD("write", file, name_of(file), ssize_t, write, (int file, const void *data, size_t size), (file, data, size))
 
 int utimensat(int at, const char *path, const struct timespec times[2], int flags)
 {

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from tests.support.command import Argument
+from tests.support.command import Argument, other_modules
 from tests.support.preload import preloaded
 from tests.support.processes import background
 
@@ -25,8 +26,8 @@ PATIENCE = 60.0
 class Window(NamedTuple):
     """The ``nth`` time that ``call`` is made for ``name`` below a directory with ``under`` in its path.
 
-    ``create`` and ``open`` are openat(2) with and without O_CREAT; ``chown``, ``chmod`` and ``utime`` are changes
-    through a descriptor of ``name``. A name may end with ``*``.
+    ``create`` and ``open`` are openat(2) with and without O_CREAT; ``chown``, ``chmod``, ``utime``, ``read``,
+    ``write``, ``setxattr`` and ``listxattr`` are calls with a descriptor of ``name``. A name may end with ``*``.
     """
 
     call: str
@@ -41,6 +42,7 @@ class Ended(NamedTuple):
 
     status: int | None
     errors: str
+    output: str = ""
 
 
 def run_through(
@@ -50,15 +52,20 @@ def run_through(
     *arguments: Argument,
     package: Path | None = None,
     patience: float = PATIENCE,
+    env: Mapping[str, str] = MappingProxyType({}),
+    **options: Any,
 ) -> Ended:
-    """Run ``pcopy arguments`` and call ``act`` with the name that matches ``window``, while the run waits there.
+    """Run a program (``pcopy``, or that of ``options``) with ``arguments``, and call ``act`` with the name that matches
+    ``window``, while the run waits there.
 
     ``package`` is the directory of the program, if it is not this checkout. A run that takes more than ``patience``
     seconds hangs. Fails if the window is never reached.
     """
-    environment = {"PYTHONPATH": str(package)} if package else {}
+    environment = dict(env)
+    if package:
+        environment["PYTHONPATH"] = os.pathsep.join([str(package), *other_modules(options.get("user"))])
     if window is None:
-        with background(*arguments, env=environment) as run:
+        with background(*arguments, env=environment, **options) as run:
             return _end(run.process, patience)
     fifos = [scratch / name for name in ("reached", "go")]
     for fifo in fifos:
@@ -69,7 +76,7 @@ def run_through(
         "WINDOW_GO": str(fifos[1]),
         "WINDOW_COUNT": str(scratch / "count"),
     }
-    with background(*arguments, env=environment) as run:
+    with background(*arguments, env=environment, **options) as run:
         name = _wait(fifos[0], run.process)
         if name is None:
             raise AssertionError(f"{window} was never reached: {_end(run.process, 0)}")
@@ -106,7 +113,7 @@ def _read(descriptor: int) -> bytes:
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> Ended:
     try:
-        _, errors = process.communicate(timeout=patience)
+        output, errors = process.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         return Ended(None, "")
-    return Ended(process.returncode, errors.decode(errors="backslashreplace"))
+    return Ended(process.returncode, *(text.decode(errors="backslashreplace") for text in (errors, output)))

@@ -280,6 +280,11 @@ def _interpreter(user: int | None) -> tuple[str, str]:
     pytest.skip(f"no {version} here that user {user} can run with the package")
 
 
+def other_modules(user: int | None) -> list[str]:
+    """Return the directories in which a run of ``user`` finds modules other than pcopy."""
+    return _interpreter(user)[1].split(os.pathsep) if user is not None and is_root() else []
+
+
 def _works(user: int, python: str, search: str) -> bool:
     """Return True if all modules can be imported, including those that only some runs need."""
     modules = ["pcopy.cli.script", *filter(importlib.util.find_spec, _MODULES)]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -41,3 +45,51 @@ def require() -> None:
     """Skip the test if there is no C backend."""
     if why_not():
         pytest.skip(f"there is no C backend: {why_not()}")
+
+
+_COMPILE = """
+import sys
+from pathlib import Path
+from pcopy.fsio.backend.build_native import make_extension_builder
+make_extension_builder(Path(sys.argv[1])).compile(tmpdir=sys.argv[2])
+"""
+
+
+def build_test_extension(directory: Path) -> Path:
+    """Build the C extension with switches for its guards (``guards.h``), and return its path.
+
+    It is compiled once for all processes and sessions that use ``directory``, until a source changes. Skip the test if
+    it cannot be compiled.
+    """
+    require()
+    digest = hashlib.sha256(sys.version.encode())
+    for path in (BACKEND / "build_native.py", *sorted(SOURCES.iterdir())):
+        digest.update(b"%s\0%s\0" % (os.fsencode(path.name), path.read_bytes()))
+    directory.mkdir(mode=0o700, exist_ok=True)
+    assert directory.lstat().st_uid == os.geteuid(), f"{directory} belongs to another user"
+    built = directory / digest.hexdigest() / BUILT.name
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            _compile_test_extension(directory, built)
+    return built
+
+
+def _compile_test_extension(directory: Path, built: Path) -> None:
+    """Compile the extension, and remove those of other sources."""
+    for old in directory.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        environment = {**os.environ, "CFLAGS": "-DPK_TEST_BUILD", "PYTHONPATH": str(ROOT)}
+        words = [sys.executable, "-c", _COMPILE, str(ROOT), place]
+        subprocess.run(words, check=True, capture_output=True, env=environment, cwd=place)
+        (made,) = Path(place).rglob(BUILT.name)
+        built.parent.mkdir()
+        made.replace(built)
+
+
+def extension_for_tests() -> Path:
+    """Return the C extension with switches for its guards; the temporary directory keeps one for each checkout."""
+    checkout = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:16]
+    return build_test_extension(Path(tempfile.gettempdir(), f"pcopy-test-extension-{os.getuid()}-{checkout}"))
