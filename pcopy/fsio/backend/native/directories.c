@@ -225,8 +225,10 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     int target = pk_open_quietly(batch->target, batch->work->name[row], DIRECTORY, NULL);
     if (target < 0)
         return PK_DEFERRED;
-    int is_simple = !fstat(target, &status) && GUARD(FINISHED_INODE, status.st_ino == given->inode[row]) &&
-                     status.st_dev == batch->tree->target_device && (is_made || is_bare(worker, target, 1));
+    int is_simple = !fstat(target, &status) &&
+                    GUARD(FINISHED_INODE,
+                          status.st_ino == given->inode[row] && status.st_dev == batch->tree->target_device) &&
+                    (is_made || is_bare(worker, target, 1));
     if (is_simple) {
         pk_mark(batch->target, target, mark);
         is_simple = GUARD(FINISHED_MARK, mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]));

@@ -1,0 +1,137 @@
+"""Each guard of the C backend is necessary: when it is disabled, an attack or a crash does harm."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.attack import Attack
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.c_attacks import C_ATTACKS
+from tests.hostile.c_guards import REDUNDANT, ROWS, SIMULATED, TRACED_ROWS, Row, TracedRow
+from tests.hostile.stage import staged
+from tests.hostile.test_rules import HANGS, without
+from tests.hostile.window import PATIENCE
+from tests.support import command, native
+from tests.support.command import succeed
+from tests.support.edits import Edit
+from tests.support.faults import require_strace
+from tests.support.files import write
+from tests.support.filesystems import Place
+from tests.support.users import require_root
+
+BY_NAME = {
+    attack.name: attack._replace(window=attack.in_c or attack.window, in_c=None) for attack in (*ATTACKS, *C_ATTACKS)
+}
+CASES = [(row, BY_NAME[name]) for row in ROWS for name in row.attacks]
+DISABLED = "PCOPY_TEST_DISABLED_GUARDS"
+
+
+def guards() -> list[str]:
+    """Return the names of all guards."""
+    return re.findall(r"^    GUARD_IS\((\w+), \"", (native.SOURCES / "guards.h").read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def packages() -> Iterator[dict[tuple[Edit, ...], Path]]:
+    """Copies of the package with the test build of the C backend, by their edits."""
+    made: dict[tuple[Edit, ...], Path] = {}
+    yield made
+    for path in made.values():
+        shutil.rmtree(path)
+
+
+def package_with(edits: tuple[Edit, ...], packages: dict[tuple[Edit, ...], Path]) -> Path:
+    if edits not in packages:
+        extension = native.extension_for_tests()
+        package = without(edits, Path(tempfile.mkdtemp(prefix="pcopy-test-guards-")))
+        package.chmod(0o755)  # ordinary users run it, too
+        shutil.copy(extension, package / "pcopy/fsio/backend" / extension.name)
+        packages[edits] = package
+    return packages[edits]
+
+
+def test_each_guard_has_a_row() -> None:
+    named = [guard for row in ROWS for guard in row.guards]
+    without_attack = [*(row.guard for row in TRACED_ROWS), *SIMULATED, *REDUNDANT]
+    assert sorted({*named, *without_attack}) == sorted(guards())
+    assert len({*named}) + len(without_attack) == len(guards()), "a guard has several kinds of rows"
+    assert all(row.reason for row in ROWS if len(row.guards) > 1 or row.edits)
+
+
+def test_each_attack_has_a_row() -> None:
+    used = {name for row in ROWS for name in row.attacks}
+    assert {attack.name for attack in C_ATTACKS} <= used
+
+
+def run(row: Row, attack: Attack, place: Path, area: Path, package: Path, disabled: str) -> None:
+    """Carry out an attack, and check that it does harm if and only if guards are disabled."""
+    with staged(place, area) as stage:
+        patience = HANGS if row.hangs and disabled else PATIENCE
+        ended, harm = attack.carry_out(stage, package, patience, {DISABLED: disabled})
+    assert bool(harm) == bool(disabled), (harm, ended)
+    assert (ended.status is None) == (row.hangs and bool(disabled)), ended
+
+
+@pytest.mark.in_turn(16)
+@pytest.mark.parametrize("disables", [True, False], ids=["without", "with"])
+@pytest.mark.parametrize(
+    ("row", "attack"), CASES, ids=[f"{' '.join(row.guards)}: {attack.name}".replace(" ", "-") for row, attack in CASES]
+)
+def test_attack_does_harm_without_the_guard_only(
+    row: Row,
+    attack: Attack,
+    disables: bool,
+    on: Place,
+    area: Path,
+    packages: dict[tuple[Edit, ...], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_root("be attacked by an ordinary user")
+    monkeypatch.setattr(command, "backend", "c")
+    package = package_with(row.edits, packages)
+    run(row, attack, on("ext4"), area, package, ",".join(row.guards) if disables else "")
+
+
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize("disables", [True, False], ids=["without", "with"])
+@pytest.mark.parametrize("row", TRACED_ROWS, ids=lambda row: row.guard)
+def test_call_is_made_with_the_guard_only(
+    row: TracedRow,
+    disables: bool,
+    area: Path,
+    packages: dict[tuple[Edit, ...], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_root("create files of other users")
+    require_strace()
+    monkeypatch.setattr(command, "backend", "c")
+    for name, content in (("source", b"new"), ("target", b"old")):
+        (area / name).mkdir()
+        (area / name / "victim").write_bytes(content)
+    write(area / "source/inner/new", b"new")
+    environment = {"PYTHONPATH": str(package_with(row.edits, packages)), DISABLED: row.guard if disables else ""}
+    wrap = ["strace", "-f", "-qq", "-y", "-o", area / "trace", "-e", f"trace={row.calls}"]
+    succeed(
+        "--fsync",
+        "--no-sync",
+        "-n",
+        "1",
+        "--in-flight",
+        "4",
+        f"{area}/source/",
+        area / "target",
+        env=environment,
+        wrap=wrap,
+    )
+    trace = (area / "trace").read_text()
+    found = re.search(row.wanted, trace)
+    assert bool(found) != disables, trace
+    if found and row.before:
+        later = re.search(row.before, trace)
+        assert later and found.start() < later.start(), trace
