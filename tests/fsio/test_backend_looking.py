@@ -184,7 +184,9 @@ def test_column_sums_include_only_regular_directories(make_backend: BackendFacto
 
 def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -> None:
     (place / "full" / "second").mkdir()
-    result: ListPathsResult = reported(make_backend, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
+    result: ListPathsResult = reported(
+        make_backend, place, ["full", "empty", "some"], path_prefix=b"up/on top/", depth=1
+    )
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
     words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
@@ -192,9 +194,74 @@ def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -
     assert sorted(result.packed_paths.split(b"\0")[:-1]) == sorted(paths)
     others = len(letters) - sum(map(letters.count, b"fdl"))
     assert result.counts[:4] == (letters.count(b"f"), letters.count(b"d"), letters.count(b"l"), others)
-    assert others >= 2 and [*result.remaining] == [0]
-    inside = dict(zip(result.remaining[0].names.split(b"/"), result.remaining[0].inodes, strict=True))
+    assert others >= 2 and result.remaining == {}
+    (group,) = result.not_entered
+    assert (group.parent, group.parent_inode) == (b"full", os.stat(place / "full").st_ino)
+    inside = dict(zip(group.names, group.inodes, strict=True))
     assert inside == {os.fsencode(name): os.stat(place / "full" / name).st_ino for name in ("inner", "second")}
+
+
+def make_subtrees(top: Path) -> None:
+    """Create subtrees of up to five levels, with a directory of many names, and a chain of 40 directories."""
+    for number in range(3):
+        for path in ("a", "a/b", "a/b/c", "a/b/d", "e", "e/f\n"):
+            (top / f"{number}" / path).mkdir(parents=True)
+        for path in ("file", "a/file", "a/b/d/file", "e/f\n/file"):
+            (top / f"{number}" / path).touch()
+        (top / f"{number}/a/link").symlink_to("b")
+    for number in range(200):
+        (top / f"1/a/many/{number}").mkdir(parents=True)
+    (top / "2" / "/".join(["deep"] * 40)).mkdir(parents=True)
+
+
+@pytest.mark.parametrize("deadline", [0.0, float(1 << 30)])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 100])
+def test_subtree_is_listed_or_left_to_the_caller(
+    make_backend: BackendFactory, tmp_path: Path, depth: int, deadline: float
+) -> None:
+    """What the rows and the directories that are left contain together is what find(1) lists."""
+    make_subtrees(tmp_path)
+    rows = ["0", "1", "2"]
+    result: ListPathsResult = reported(make_backend, tmp_path, rows, path_prefix=b"", depth=depth, deadline=deadline)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
+    paths = result.packed_paths.split(b"\0")[:-1]
+    assert sum(result.counts[:4]) == len(paths)
+    left = []
+    for group in result.not_entered:
+        assert os.stat(tmp_path / os.fsdecode(group.parent)).st_ino == group.parent_inode
+        for name, inode in zip(group.names, group.inodes, strict=True):
+            left.append(group.parent + b"/" + name)
+            assert os.stat(tmp_path / os.fsdecode(left[-1])).st_ino == inode
+    inside = [path for path in left for path in found_below(tmp_path, path, depth + 1)]
+    assert sorted(paths + inside) == sorted(
+        path for row in rows for path in found_below(tmp_path, row.encode(), depth + 1)
+    )
+    if deadline and depth == 100:
+        assert {path.rpartition(b"/")[2] for path in left} == {b"many", b"deep"}
+        assert [path.count(b"/") for path in left if path.endswith(b"deep")] == [32]
+    if not deadline:
+        assert len(paths) == sum(len(os.listdir(tmp_path / row)) for row in rows)
+
+
+def found_below(top: Path, path: bytes, depth: int) -> list[bytes]:
+    """Return the paths that find(1) lists below ``path``, down to a depth below the first of its components."""
+    levels = str(depth - path.count(b"/"))
+    find: list[str | bytes] = ["find", path, "-mindepth", "1", "-maxdepth", levels, "-print0"]
+    return subprocess.run(find, cwd=top, check=True, capture_output=True).stdout.split(b"\0")[:-1]
+
+
+def test_directory_that_cannot_be_opened_is_left_to_the_caller(make_backend: BackendFactory, tmp_path: Path) -> None:
+    """The directory of mode 0 is entered by root: then a link that takes its name is the one that is left."""
+    (tmp_path / "top/closed").mkdir(parents=True)
+    (tmp_path / "top/open").mkdir()
+    (tmp_path / "top/open/file").touch()
+    (tmp_path / "top/closed").chmod(0)
+    result: ListPathsResult = reported(
+        make_backend, tmp_path, ["top"], path_prefix=b"", depth=9, deadline=float(1 << 30)
+    )
+    assert sorted(result.packed_paths.split(b"\0")[:-1]) == [b"top/closed", b"top/open", b"top/open/file"]
+    left = [name for group in result.not_entered for name in group.names]
+    assert left == ([] if os.geteuid() == 0 else [b"closed"])
 
 
 @pytest.mark.parametrize("batch", [ListDirectoriesBatch, ListPathsBatch])

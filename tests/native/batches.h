@@ -178,6 +178,11 @@ static void make_directory(int around, const char *name)
 {
     expect(!mkdirat(around, name, 0755), "mkdir");
     int directory = openat(around, name, O_RDONLY | O_DIRECTORY);
+    for (uint32_t number = below(4) ? 0 : 1 + below(3); number; number--) {
+        char inner[257];
+        snprintf(inner, sizeof inner, "below%u", number);
+        make_directory(directory, inner);
+    }
     for (uint32_t number = below(3) ? below(6) : 0; number; number--) {
         char inner[257];
         a_name(inner, number);
@@ -198,7 +203,8 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
     expect(!fstat(source, &one) && !fstat(target, &two), "stat");
     batch->tree = (pk_tree){.source_device = one.st_dev, .target_device = two.st_dev, .touched = INT64_MAX, .window = 1,
                             .user = geteuid(), .most = 1 + (int)below(8), .flags = (int)below(32),
-                            .mask = below(3) ? below(1 << 21) : 0};
+                            .mask = below(3) ? below(1 << 21) : 0,
+                            .depth = below(4), .deadline = below(3) ? UINT64_MAX : pk_now() + below(2000000)};
     strcpy(batch->tree.kinds, below(2) ? "" : "fl");
     for (uint32_t row = 0; row < rows; row++) {
         int held = openat(source, batch->name[row], O_PATH | O_NOFOLLOW);

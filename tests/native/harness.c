@@ -117,27 +117,82 @@ static void check_looked(const batch *batch, int source, uint32_t row)
     closedir(stream);
 }
 
-/* Each path is one of an item, and all items have one. */
+/* Return the number of all items below an open directory, down to a depth, and close it. */
+static uint64_t items_below(int directory, uint32_t depth)
+{
+    uint64_t number = 0;
+    DIR *stream = fdopendir(directory);
+    expect(stream != NULL, "can't be looked at");
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
+        struct stat status;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+            continue;
+        number++;
+        expect(!fstatat(dirfd(stream), entry->d_name, &status, AT_SYMLINK_NOFOLLOW), "stat");
+        if (S_ISDIR(status.st_mode) && depth)
+            number += items_below(openat(dirfd(stream), entry->d_name, O_RDONLY | O_DIRECTORY), depth - 1);
+    }
+    closedir(stream);
+    return number;
+}
+
+/* Return the part with a number of a text whose parts are joined by slashes. */
+static void part_of(const pk_memory *text, uint32_t number, char *out)
+{
+    const char *at = text->at, *const end = text->at + text->size;
+    for (; number; number--)
+        at = (const char *)memchr(at, '/', (size_t)(end - at)) + 1;
+    const char *const slash = memchr(at, '/', (size_t)(end - at));
+    const size_t size = (size_t)((slash != NULL ? slash : end) - at);
+    memcpy(out, at, size);
+    out[size] = '\0';
+}
+
+/* Open the directory with a number in the frontier of a row, whose own directory is `top`. *depth is increased by the
+ * levels between them. */
+static int entered(const pk_frontier *frontier, int top, uint32_t number, uint32_t *depth)
+{
+    char name[257];
+    if (number == 0)
+        return dup(top);
+    part_of(&frontier->names, number, name);
+    const int parent = entered(frontier, top, ((const uint32_t *)frontier->parents.at)[number], depth);
+    const int found = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    close(parent);
+    ++*depth;
+    return found;
+}
+
+/* Each path is that of an item. Each item has one, unless it is below a directory that was not entered or deeper than
+ * allowed. */
 static void check_paths(const batch *batch, int source, uint32_t row)
 {
     const pk_directory *found = &batch->directories[row];
+    const pk_frontier *frontier = &found->frontier;
     const pk_sums *sums = &batch->sums[row];
-    char above[300];
+    char above[300], name[257];
     struct stat status;
-    uint64_t paths = 0;
+    uint64_t paths = 0, remaining = 0;
     if (batch->codes[row] != DONE)
         return;
-    const int around = snprintf(above, sizeof above, "%s%s/", ABOVE, batch->name[row]), directory = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
-    for (const char *path = found->text; path < found->text + found->text_size; path += strlen(path) + 1, paths++)
-        expect(!strncmp(path, above, (size_t)around) && !fstatat(directory, path + around, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, path);
+    const int around = snprintf(above, sizeof above, "%s%s/", ABOVE, batch->name[row]), top = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
+    for (const char *path = found->text.at; found->text.size && path < found->text.at + found->text.size; path += strlen(path) + 1, paths++)
+        expect(!strncmp(path, above, (size_t)around) && !fstatat(top, path + around, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, path);
     expect(paths == sums->files + sums->directories + sums->links + sums->others, "row %u: %u paths", row, (unsigned)paths);
-    expect(found->left == sums->directories, "row %u: %u directories", row, found->left);
-    DIR *stream = fdopendir(directory);
-    expect(stream != NULL, "row %u: can't be looked at", row);
-    while (readdir(stream) != NULL)
-        paths--;
-    expect(paths + 2 == 0, "row %u: not all are told", row);
-    closedir(stream);
+    for (uint32_t each = 0; each < frontier->left; each++) {
+        uint32_t depth = 1, parent = ((const uint32_t *)frontier->left_parents.at)[each];
+        const int directory = entered(frontier, top, parent, &depth);
+        expect(parent < frontier->entered && !fstat(directory, &status), "row %u: no parent", row);
+        expect(((const uint64_t *)frontier->inodes.at)[parent] == status.st_ino, "row %u: another parent", row);
+        part_of(&frontier->left_names, each, name);
+        const int left = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+        expect(left >= 0 && !fstat(left, &status), "row %u: %s is no directory", row, name);
+        expect(((const uint64_t *)frontier->left_inodes.at)[each] == status.st_ino, "row %u: another directory", row);
+        expect(depth <= batch->tree.depth, "row %u: %s is too deep", row, name);
+        remaining += items_below(left, batch->tree.depth - depth);
+        close(directory);
+    }
+    expect(paths + remaining == items_below(top, batch->tree.depth), "row %u: %u paths and %u remaining", row, (unsigned)paths, (unsigned)remaining);
 }
 
 static void check_copy(const batch *batch, int source, int target, uint32_t row)

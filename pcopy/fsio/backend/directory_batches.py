@@ -277,18 +277,38 @@ class DirectoryContentsResult(BatchResult):
     remaining: dict[int, UnprocessedItems]
 
 
+class DirectoriesNotEntered(NamedTuple):
+    """Directories of one parent that a batch has not entered, so that the caller has to.
+
+    Fields:
+        parent: path of the parent, relative to the parent directory of the batch.
+        parent_inode: inode number of the parent.
+        names: names of the directories.
+        inodes: inode numbers that the parent lists for them.
+    """
+
+    parent: bytes
+    parent_inode: int
+    names: Sequence[bytes]
+    inodes: Sequence[int]
+
+
 class ListPathsResult(DirectoryContentsResult):
     """The result of ``ListPathsBatch``, a batch that finds the paths of everything in directories.
 
-    ``remaining`` has the subdirectories of each directory with the code ``DONE``. ``packed_paths`` has the paths of all
-    items, each followed by a zero byte.
+    ``packed_paths`` has the paths of all items, each followed by a zero byte. ``not_entered`` has the directories among
+    these items that were not entered, by parent; ``remaining`` is empty.
     """
 
     packed_paths: bytes = b""
+    not_entered: Sequence[DirectoriesNotEntered] = ()
 
 
 class ListPathsBatch(NamesInDirectoryBatch[ListPathsResult]):
-    """Open directories and return the paths of everything in them.
+    """Open directories and return the paths of everything in them and below.
+
+    A directory below the rows is not entered if the time is over, if it is too deep, or if it would get the code
+    ``SLOW_PATH`` as a row.
 
     Fields:
         directory: descriptor of the parent directory.
@@ -297,12 +317,16 @@ class ListPathsBatch(NamesInDirectoryBatch[ListPathsResult]):
         device: st_dev that they must have.
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
         path_prefix: path of the parent directory, with a slash at its end; all returned paths begin with it.
+        depth: how many levels of directories below the rows may be entered.
+        deadline: time (``time.monotonic``) after which no further directory below the rows is entered.
     """
 
     inodes: array[int]
     device: int
     max_names: int
     path_prefix: bytes
+    depth: int = 0
+    deadline: float = 0.0
 
 
 class SetMetadataInDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):

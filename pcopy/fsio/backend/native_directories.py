@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pcopy.fsio.attributes import ItemMetadata
@@ -28,6 +28,7 @@ from pcopy.fsio.backend.columns import (
 )
 from pcopy.fsio.backend.directory_batches import (
     CompareDirectoriesBatch,
+    DirectoriesNotEntered,
     DirectoryBatchSettings,
     DirectoryContents,
     DirectoryContentsResult,
@@ -282,19 +283,43 @@ class NativeListPathsBatch(NativeDirectoryContentsBatch):
         self._paths_result = ListPathsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
         super().__init__(_lib.PK_PATHS, batch, self._paths_result)
         self._tree.source_device = batch.device
+        self._tree.depth, self._tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
         self._path_prefix = _ffi.new("char[]", batch.path_prefix)
         self.batch.prefixes = self._path_prefix
+        self._names = batch.names.split(b"/")
 
     def fill_in_batch_result(self) -> None:
         super().fill_in_batch_result()
-        directories = self._directories
-        found = (
-            directories[row]
-            for row, code in enumerate(self._contents_result.verdicts.codes)
-            if code == OutcomeCode.DONE
-        )
-        texts = [_ffi.buffer(each.text, size)[:] for each in found if (size := each.text_size)]
-        self._paths_result.packed_paths = b"".join(texts)
+        result, done = self._paths_result, int(OutcomeCode.DONE)
+        rows = [row for row, code in enumerate(result.verdicts.codes) if code == done]
+        result.packed_paths = b"".join(_used(self._directories[row].text) for row in rows)
+        result.not_entered = [
+            group
+            for row in rows
+            if self._directories[row].frontier.left
+            for group in _directories_not_entered(self._names[row], self._directories[row].frontier)
+        ]
+
+
+def _used(memory: Any) -> bytes:
+    """Return the bytes in a ``pk_memory``."""
+    return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""
+
+
+def _directories_not_entered(top: bytes, frontier: Any) -> Iterator[DirectoriesNotEntered]:
+    """Yield the directories of a ``pk_frontier``, by parent. ``top`` is the name of the directory of the row."""
+    parents, inodes = array("I", _used(frontier.parents)), array("Q", _used(frontier.inodes))
+    paths: list[bytes] = [top]
+    for parent, name in zip(parents[1:], _used(frontier.names).split(b"/")[1:], strict=True):
+        paths.append(paths[parent] + b"/" + name)
+    left: dict[int, tuple[list[bytes], list[int]]] = {}
+    columns = array("I", _used(frontier.left_parents)), array("Q", _used(frontier.left_inodes))
+    for name, parent, inode in zip(_used(frontier.left_names).split(b"/"), *columns, strict=True):
+        names, numbers = left.setdefault(parent, ([], []))
+        names.append(name)
+        numbers.append(inode)
+    for parent, (names, numbers) in left.items():
+        yield DirectoriesNotEntered(paths[parent], inodes[parent], names, numbers)
 
 
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):

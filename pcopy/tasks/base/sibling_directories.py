@@ -106,6 +106,12 @@ class DirectoriesToEnter(ABC):
     def _can_enter_several_directories(self, around: Place) -> bool:
         """Return True if one call of the backend can process the contents of several subdirectories of ``around``."""
 
+    def _enters_subtrees(self, around: Place) -> bool:
+        """Return True if one call of the backend enters directories below subdirectories of ``around``, too, so that it
+        pays off even for one of these.
+        """
+        return False
+
     @abstractmethod
     def _enter_several_directories(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """Process the contents of the subdirectories ``names`` of ``around`` by one call of the backend. ``inodes`` are
@@ -136,11 +142,12 @@ class DirectoriesToEnter(ABC):
         while remaining and (not self._has_begun or self._should_enter_more_directories()):
             self._has_begun = True
             around, names, inodes = remaining.pop()
-            number = at_once.number if len(names) > 1 and self._can_enter_several_directories(around) else 1
+            in_batch = self._can_enter_several_directories(around)
+            number = min(len(names), at_once.number) if in_batch else 1
             if len(names) > number:
                 remaining.append((around, names[number:], inodes[number:]))
             began = time.monotonic()
-            if number > 1:
+            if number > 1 or (in_batch and self._enters_subtrees(around)):
                 yield from self._enter_several_directories(around, names[:number], inodes[:number])
             else:
                 yield from self._enter_directory(around, names[0], inodes[0])

@@ -53,6 +53,9 @@ WORKING_DIRECTORY = -100
 command line are.
 """
 
+MAX_LEVELS = 2**32 - 1
+"""A number of levels of directories that no tree has."""
+
 _FILE = ord("f")
 _COUNTERS_OF_TYPES = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
 """Counter of each type letter; all other types are counted as special."""
@@ -134,6 +137,11 @@ class FoundItemReporter:
     def enters_directories_at_depth(self, depth: int) -> bool:
         """Return True if directories at this depth are entered (``-maxdepth``). A PATH has the depth 0."""
         return self.request.most_depth < 0 or depth < self.request.most_depth
+
+    def levels_below(self, depth: int) -> int:
+        """Return how many levels of directories may be entered below directories at this depth (``-maxdepth``)."""
+        most = self.request.most_depth
+        return MAX_LEVELS if most < 0 else max(0, most - depth - 1)
 
     def batch_listing_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
         """Return what the backend must determine of the items in the sub-directories ``names`` of ``parent`` when it

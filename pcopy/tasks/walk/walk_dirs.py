@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +31,7 @@ from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import DirectoriesToEnter
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, DirectoriesToEnter
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, FoundItemReporter, depth_of_contents, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
@@ -47,6 +48,10 @@ MAX_BATCH_PATHS = 1000
 """Maximum number of entries of a directory that is listed in one call together with others, if only paths are reported.
 A larger directory is listed by itself.
 """
+
+
+MAX_SECONDS_WHILE_IDLE = 0.005
+"""Seconds after which one call of the backend enters no more directories if other ranks may be idle."""
 
 
 class WalkCommandLinePath(TaskKind, code=100, doing="walking", is_note=False):
@@ -175,6 +180,9 @@ class _DirectoryWalk(DirectoriesToEnter):
             parent.root
         ].expected_mounts.has_any_expected_mount
 
+    def _enters_subtrees(self, parent: Place) -> bool:
+        return self._finder.are_all_paths_reported(depth_of_contents(parent) + 1)
+
     def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """List several sub-directories of ``parent`` in one call of the backend. Those that the backend cannot list are
         then entered one by one.
@@ -202,21 +210,33 @@ class _DirectoryWalk(DirectoriesToEnter):
                 yield from self._enter_directory(parent, name, inode)
             return
         batch = ListPathsBatch(
-            directory, pack_names(names), array("Q", inodes), device, MAX_BATCH_PATHS, finder.path_prefix(parent)
+            directory,
+            pack_names(names),
+            array("Q", inodes),
+            device,
+            MAX_BATCH_PATHS,
+            finder.path_prefix(parent),
+            finder.levels_below(depth_of_contents(parent)),
+            self._row_deadline(),
         )
         written = yield from rank.execute_batch(batch)
         finder.report_paths_written_by_backend(result, written.packed_paths, written.counts, self._output)
-        enters = finder.enters_directories_at_depth(depth_of_contents(parent) + 1)
+        for group in written.not_entered:
+            result.count(counts.UNSCANNED, len(group.names))
+            self.add(_subdirectory(parent, group.parent, group.parent_inode), group.names, group.inodes)
         for row, code in enumerate(written.verdicts.codes):
-            if code != OutcomeCode.DONE:
+            if code == OutcomeCode.DONE:
+                result.count(counts.UNSCANNED, -1)
+            else:
                 yield from self._enter_directory(parent, names[row], inodes[row])
-                continue
-            result.count(counts.UNSCANNED, -1)
-            remaining = written.remaining.get(row)
-            if remaining is not None and enters:
-                inside = unpack_names(remaining.names)
-                result.count(counts.UNSCANNED, len(inside))
-                self.add(_subdirectory(parent, names[row], inodes[row]), inside, remaining.inodes)
+
+    def _row_deadline(self) -> float:
+        """Return the time after which a call of the backend enters no directory below its rows: soon if other ranks may
+        be idle, and at once with threads, which then have more rows to work on.
+        """
+        if not self._rank.backend.runs_in_poll:
+            return 0.0
+        return time.monotonic() + (MAX_TASK_SECONDS if self._rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE)
 
     def _list_subdirectories_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
@@ -382,7 +402,9 @@ class _DirectoryWalk(DirectoriesToEnter):
 
 
 def _subdirectory(parent: Place, name: bytes, inode: int) -> Place:
-    """Return the position (``Place``) of the sub-directory ``name`` of ``parent``, which lies on the same mount."""
+    """Return the position (``Place``) of a directory below ``parent``, which lies on the same mount. ``name`` is its
+    path relative to ``parent``.
+    """
     path = parent.path + b"/" + name if parent.path else name
     return Place(
         parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), NO_DIRECTORY_IDENTITY, False, False

@@ -118,6 +118,8 @@ typedef struct {
     uint32_t user;        /* effective user id of this process */
     int most;             /* a directory with this many or more names is deferred */
     int flags;
+    uint64_t deadline;    /* of PK_PATHS: rows enter no further directory after this time (CLOCK_MONOTONIC, nanoseconds) */
+    uint32_t depth;       /* of PK_PATHS: how many levels below the directories of the rows may be entered */
     uint32_t mask;        /* of PK_LOOK: the columns to return for the items of the directories */
     char kinds[8];        /* letters of the types whose columns are returned, ended by a zero; empty: all types */
     pk_tally *tally;      /* NULL, or sums to which a directory is added instead of being returned, if all its items
@@ -132,6 +134,21 @@ typedef struct {
 } pk_metadata;
 
 #define PK_MARK 144
+
+/* Memory that grows: `size` of `room` bytes are used. */
+typedef struct {
+    char *at;
+    size_t size, room;
+} pk_memory;
+
+/* What a walk of a subtree leaves to the caller: directories that were not entered, each with the number of its parent.
+ * A number is an index of `parents`, `inodes` and `names`, which describe the directories that were entered and in which
+ * others remain; number 0 is the directory of the row. */
+typedef struct {
+    uint32_t entered, left;                          /* numbers of these directories, and of those not entered */
+    pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
+    pk_memory left_parents, left_inodes, left_names; /* the same of the directories that were not entered */
+} pk_frontier;
 
 /* What C has found in one directory of a batch: a source directory with the state of its target, or a directory that
  * is listed, compared or changed. */
@@ -156,8 +173,8 @@ typedef struct {
                            * path, c for files that differ only in their contents, ! for a name that another item took
                            * meanwhile */
     uint64_t *inodes;     /* inode numbers that the directory lists */
-    char *text;           /* of PK_PATHS: paths of all items, each ended by a zero; names are those of directories */
-    size_t text_size;
+    pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero */
+    pk_frontier frontier; /* of PK_PATHS: directories that were not entered */
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
 

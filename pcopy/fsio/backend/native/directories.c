@@ -244,6 +244,7 @@ void pk_release_directories(pk_batch *batch)
     for (uint32_t row = 0; batch->directories != NULL && row < batch->rows; row++) {
         free(batch->directories[row].block);
         batch->directories[row].block = NULL;
+        pk_release_walk(&batch->directories[row]);
     }
 }
 

@@ -60,6 +60,8 @@ typedef struct pk_worker {
     _Atomic(pk_batch *) batch;
     _Atomic uint32_t row;
     _Atomic uint64_t operations, wall, processor;
+    /* The open directory in which the row works, if that is one below the directory of the row; otherwise -1. */
+    _Atomic int inside;
     unsigned char *buffer; /* at least PIECE + 1 bytes */
     int is_slow; /* true if its last rows took longer than SLOW each (pool.c) */
 } pk_worker;
@@ -72,8 +74,9 @@ typedef struct pk_work {
     pk_batch *following; /* next batch in the queue */
     _Atomic uint64_t moved; /* bytes copied or read */
     /* done: 1 when all rows have ended. full: how often the file system was full or read-only since the last success.
-     * is_refused: 1 if metadata could not be set, so that further rows are deferred. */
-    _Atomic int done, full, is_refused;
+     * is_refused: 1 if metadata could not be set, so that further rows are deferred. is_cancelled: 1 if rows that are in
+     * progress should end early. */
+    _Atomic int done, full, is_refused, is_cancelled;
     /* State of uid and gid: 1 if every new file in the target directory gets this owner, as one file has shown; -1 if
      * the owner may vary; 0 if it is not known yet. */
     _Atomic int owner_known;
@@ -150,6 +153,8 @@ typedef struct {
     uint8_t kinds[MOST_LISTED];
     uint64_t inodes[MOST_LISTED];
 } pk_all;
+/* The letter of a file type, as pk_list has it. */
+uint8_t pk_letter_of(uint32_t mode);
 int pk_open_whole(pk_worker *worker, int around, const char *name);
 int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
@@ -176,6 +181,7 @@ int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const st
 int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing, mode_t mode,
                            const struct timespec times[2]);
 void pk_release_directories(pk_batch *batch);
+void pk_release_walk(pk_directory *found);
 /* Read the status of all names (found->left of them, packed in `names`) in an open source directory. Return -1 if a
  * status cannot be read, or if there is no memory. */
 int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used);

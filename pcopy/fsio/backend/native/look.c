@@ -1,5 +1,4 @@
-/* Rows of PK_LOOK and PK_PATHS: a row is a directory that is listed. PK_LOOK returns the status of its items as
- * columns, PK_PATHS their paths.
+/* Rows of PK_LOOK: a row is a directory that is listed; the status of its items is returned as columns.
  *
  * Directories that this code does not handle are deferred.
  */
@@ -45,7 +44,7 @@ static int make_room(pk_directory *found, uint32_t mask)
     return 0;
 }
 
-static uint8_t letter_of(uint32_t mode)
+uint8_t pk_letter_of(uint32_t mode)
 {
     switch (mode & S_IFMT) {
     case S_IFREG: return 'f';
@@ -120,7 +119,7 @@ static int list_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
             if (pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &found->rows, each, &mode))
                 return -1;
             if (kind == '?')
-                found->kinds[each] = letter_of(mode);
+                found->kinds[each] = pk_letter_of(mode);
         }
         name = next;
     }
@@ -135,93 +134,6 @@ int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (directory < 0)
         return PK_DEFERRED;
     const int is_simple = !list_all(worker, batch, row, directory);
-    close(directory);
-    return is_simple ? DONE : PK_DEFERRED;
-}
-
-/* Return the letter of the type of an item whose directory does not list types; 0 if its status cannot be read. */
-static uint8_t asked_for(pk_worker *worker, int directory, const char *name)
-{
-    static const pk_columns none;
-    uint32_t mode;
-    doing(worker, OP_STAT);
-    return pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &none, 0, &mode) ? 0 : letter_of(mode);
-}
-
-/* Allocate memory for the paths of `number` names (`size` bytes, joined) below a path of `above` bytes, and for the
- * names and inodes of the directories among them. Return 0, or -1 if there is no memory. */
-static int make_path_room(pk_directory *found, size_t number, size_t size, size_t above)
-{
-    const size_t text = size + 1 + number * above;
-    char *at = malloc(number * sizeof(uint64_t) + text + size + 1 + number);
-    found->block = at;
-    if (at == NULL)
-        return -1;
-    found->inodes = part(&at, number * sizeof(uint64_t), 1);
-    found->text = part(&at, text, 1);
-    found->names = part(&at, size + 1, 1);
-    found->kinds = part(&at, number, 1);
-    return 0;
-}
-
-static void add_path(pk_directory *found, const char *above, size_t above_size, const char *name, size_t length)
-{
-    char *const at = found->text + found->text_size;
-    memcpy(at, above, above_size);
-    memcpy(at + above_size, name, length);
-    at[above_size + length] = '\0';
-    found->text_size += above_size + length + 1;
-}
-
-/* Store the paths of all items of an open directory, whose own path `above` ends with a slash. Return 0, or -1 to
- * defer the row. */
-static int list_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int directory, const char *above, size_t above_size)
-{
-    pk_directory *found = &batch->directories[row];
-    pk_sums sums = {0};
-    char *name = (char *)worker->buffer;
-    pk_all all;
-    if (!pk_is_directory(worker, directory, batch->given.inode[row], batch->tree->source_device))
-        return -1;
-    const int number = pk_list_all(worker, directory, name, PIECE, batch->tree->most, &all);
-    if (number < 0)
-        return -1;
-    if (number && make_path_room(found, (size_t)number, strlen(name), above_size))
-        return -1;
-    for (int each = 0; each < number; each++) {
-        char *const next = cut_off(name);
-        const size_t length = (size_t)(next - name) - 1;
-        const uint8_t kind = all.kinds[each] == '?' ? asked_for(worker, directory, name) : all.kinds[each];
-        switch (kind) {
-        case 0: return -1;
-        case 'f': sums.files++; break;
-        case 'd': sums.directories++; pk_leave(found, name, length, 'd', all.inodes[each]); break;
-        case 'l': sums.links++; break;
-        default: sums.others++;
-        }
-        add_path(found, above, above_size, name, length);
-        name = next;
-    }
-    batch->sums[row] = sums;
-    return 0;
-}
-
-int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
-{
-    const char *name = batch->work->name[row];
-    const size_t around = strlen(batch->prefixes), size = around + strlen(name) + 1;
-    const int directory = pk_open_whole(worker, batch->directory, name);
-    if (directory < 0)
-        return PK_DEFERRED;
-    char *const above = malloc(size + 1);
-    int is_simple = 0;
-    if (above != NULL) {
-        memcpy(above, batch->prefixes, around);
-        memcpy(above + around, name, size - around - 1);
-        above[size - 1] = '/';
-        is_simple = !list_paths(worker, batch, row, directory, above, size);
-    }
-    free(above);
     close(directory);
     return is_simple ? DONE : PK_DEFERRED;
 }

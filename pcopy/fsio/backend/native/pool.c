@@ -20,6 +20,7 @@ static int equip(pk_worker *worker, pk_backend *backend)
         return -1;
     worker->backend = backend;
     worker->buffer = buffer;
+    worker->inside = -1;
     return 0;
 }
 
@@ -143,6 +144,7 @@ static int is_over(pk_backend *backend, pk_batch *batch)
 
 void pk_cancel(pk_backend *backend, pk_batch *batch)
 {
+    atomic_store_explicit(&batch->work->is_cancelled, 1, memory_order_relaxed);
     pthread_mutex_lock(&backend->lock);
     if (cut_short(backend, batch))
         is_over(backend, batch);

@@ -19,7 +19,7 @@ void pk_measure(pk_backend *backend, pk_load *load)
     pthread_mutex_unlock(&backend->lock);
 }
 
-static void older(pk_worker *worker, pk_doing *doing, pk_batch **batch, uint32_t *row)
+static void older(pk_worker *worker, pk_doing *doing, pk_batch **batch, uint32_t *row, int *inside)
 {
     uint64_t since = atomic_load_explicit(&worker->since, memory_order_acquire);
     pk_batch *under_way = atomic_load_explicit(&worker->batch, memory_order_relaxed);
@@ -28,6 +28,7 @@ static void older(pk_worker *worker, pk_doing *doing, pk_batch **batch, uint32_t
     doing->since = since;
     doing->operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
     *row = atomic_load_explicit(&worker->row, memory_order_relaxed);
+    *inside = atomic_load_explicit(&worker->inside, memory_order_relaxed);
     *batch = under_way;
 }
 
@@ -35,12 +36,15 @@ int pk_oldest(pk_backend *backend, pk_doing *doing)
 {
     pk_batch *batch = NULL;
     uint32_t row = 0;
+    int inside = -1;
     memset(doing, 0, sizeof *doing);
     pthread_mutex_lock(&backend->lock);
-    older(&backend->main, doing, &batch, &row);
+    older(&backend->main, doing, &batch, &row, &inside);
     for (int each = 0; each < backend->threads; each++)
-        older(backend->workers[each], doing, &batch, &row);
-    if (batch != NULL) {
+        older(backend->workers[each], doing, &batch, &row, &inside);
+    if (batch != NULL && inside >= 0) {
+        doing->directory = inside;
+    } else if (batch != NULL) {
         const int of_source = doing->operation <= OP_GETXATTR || doing->operation == OP_READDIR ||
                               (batch->kind != PK_COPY && batch->kind != PK_ENTER);
         doing->directory = batch->kind == PK_SYNC     ? batch->synced[row]
