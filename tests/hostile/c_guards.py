@@ -161,13 +161,31 @@ TRACED_ROWS = (
     ),
 )
 
+
+class DoubtedRow(NamedTuple):
+    """With ``guards`` disabled, files of this ``mode`` that lost their contents in a loss of power are kept as copies
+    when another job copies to the destination of the job that was interrupted.
+    """
+
+    guards: tuple[str, ...]
+    mode: int
+    reason: str = ""
+
+
+DOUBTED_ROWS = (
+    DoubtedRow(("KEPT_SINCE_BEFORE",), 0o644),
+    DoubtedRow(
+        ("KEPT_SINCE_BEFORE", "KEPT_NOT_PRIVATE"),
+        0o600,
+        "files of this mode are left to the slow path, however old they are",
+    ),
+)
+
 SIMULATED = {
     "DIRECTORY_EXISTS": "Linux reports ENOENT for a directory that was removed on the same host; one that another "
     "client of a network file system has removed looks empty",
-    "KEPT_SINCE_BEFORE": "a job must be resumed, or another one must be in doubt, after a loss of power",
-    "KEPT_NOT_PRIVATE": "as above",
 }
-"""Guards whose harm only the simulated disk of tests/recovery can show, and why."""
+"""Guards whose harm only a network file system can show, and why."""
 
 REDUNDANT = {
     "CHANGED_AS_LISTED": "an item that took the name before it was examined is part of the tree, and changed by the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -13,12 +14,12 @@ import pytest
 from tests.hostile.attack import Attack
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.c_attacks import C_ATTACKS
-from tests.hostile.c_guards import REDUNDANT, ROWS, SIMULATED, TRACED_ROWS, Row, TracedRow
+from tests.hostile.c_guards import DOUBTED_ROWS, REDUNDANT, ROWS, SIMULATED, TRACED_ROWS, DoubtedRow, Row, TracedRow
 from tests.hostile.stage import staged
 from tests.hostile.test_rules import HANGS, without
 from tests.hostile.window import PATIENCE
 from tests.support import command, native
-from tests.support.command import succeed
+from tests.support.command import pcopy, succeed
 from tests.support.edits import Edit
 from tests.support.faults import require_strace
 from tests.support.files import write
@@ -30,6 +31,8 @@ BY_NAME = {
 }
 CASES = [(row, BY_NAME[name]) for row in ROWS for name in row.attacks]
 DISABLED = "PCOPY_TEST_DISABLED_GUARDS"
+SIBLINGS = 12
+"""Directories, some of which C enters in one call."""
 
 
 def guards() -> list[str]:
@@ -57,11 +60,12 @@ def package_with(edits: tuple[Edit, ...], packages: dict[tuple[Edit, ...], Path]
 
 
 def test_each_guard_has_a_row() -> None:
-    named = [guard for row in ROWS for guard in row.guards]
+    named = [guard for row in (*ROWS, *DOUBTED_ROWS) for guard in row.guards]
     without_attack = [*(row.guard for row in TRACED_ROWS), *SIMULATED, *REDUNDANT]
     assert sorted({*named, *without_attack}) == sorted(guards())
     assert len({*named}) + len(without_attack) == len(guards()), "a guard has several kinds of rows"
     assert all(row.reason for row in ROWS if len(row.guards) > 1 or row.edits)
+    assert all(row.reason for row in DOUBTED_ROWS if len(row.guards) > 1)
 
 
 def test_each_attack_has_a_row() -> None:
@@ -135,3 +139,38 @@ def test_call_is_made_with_the_guard_only(
     if found and row.before:
         later = re.search(row.before, trace)
         assert later and found.start() < later.start(), trace
+
+
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize("disables", [True, False], ids=["without", "with"])
+@pytest.mark.parametrize("row", DOUBTED_ROWS, ids=lambda row: " ".join(row.guards))
+def test_lost_contents_are_kept_without_the_guard_only(
+    row: DoubtedRow,
+    disables: bool,
+    area: Path,
+    packages: dict[tuple[Edit, ...], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job is killed when it syncs, after all files have their names; then the contents are lost, as by a loss of
+    power. The next job to the same destination must not keep these files.
+    """
+    require_strace()
+    monkeypatch.setattr(command, "backend", "c")
+    source, target = area / "source", area / "target"
+    for number in range(SIBLINGS):
+        file = source / f"{number}/file"
+        write(file, b"contents")
+        file.chmod(row.mode)
+        os.utime(file, (10**9, 10**9))
+    words = ("--existing", "changed", "-n", "1", "--in-flight", "1", f"{source}/", target)
+    environment = {"XDG_STATE_HOME": str(area / "state"), "PYTHONPATH": str(package_with((), packages))}
+    kill = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=syncfs", "-e", "inject=syncfs:signal=KILL"]
+    pcopy(*words, env=environment, wrap=kill)
+    copies = sorted(target.rglob("file"))
+    assert len(copies) == SIBLINGS
+    for copy in copies:
+        copy.write_bytes(bytes(len(b"contents")))
+        os.utime(copy, (10**9, 10**9))
+    succeed(*words, env=environment | {DISABLED: ",".join(row.guards) if disables else ""})
+    lost = [copy for copy in copies if copy.read_bytes() != b"contents"]
+    assert bool(lost) == disables

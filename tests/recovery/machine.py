@@ -43,6 +43,9 @@ STATE_HOME = b"/home/.local/state"
 
 _ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME}
 
+_REAL_FFI, _REAL_LIB = _native.ffi, _native.lib
+"""The C backend of the package, which strands do not use."""
+
 _OF_OS = (
     "access", "chmod", "chown", "close", "copy_file_range", "dup", "eventfd", "eventfd_read", "eventfd_write", "fchmod",
     "fchown", "fdatasync", "fstat", "fstatvfs",
@@ -163,8 +166,11 @@ def installed_backend() -> str:
 
 
 @contextmanager
-def installed(backend: str = "python") -> Iterator[None]:
-    """Makes it possible that strands run pcopy, with the C backend (``c``) or the one in Python."""
+def installed(backend: str = "python", disabled_guards: str = "") -> Iterator[None]:
+    """Makes it possible that strands run pcopy, with the C backend (``c``) or the one in Python.
+
+    ``disabled_guards``: names of guards of the C backend that are disabled (``guards.h``), separated by commas.
+    """
     changed: list[tuple[Any, str, Any]] = []
 
     def change(where: Any, name: str, value: Any) -> None:
@@ -176,7 +182,9 @@ def installed(backend: str = "python") -> Iterator[None]:
     gc.freeze()
     gc.disable()  # it would close files of strands, sooner or later
     before = dict(os.environb)
-    os.environb.update({**_ENVIRONMENT, b"PCOPY_BACKEND": backend.encode()})
+    environment = {**_ENVIRONMENT, b"PCOPY_BACKEND": backend.encode()}
+    environment[b"PCOPY_TEST_DISABLED_GUARDS"] = disabled_guards.encode()
+    os.environb.update(environment)
     try:
         for where, name, simulated in _table():
             real = getattr(where, name)
@@ -185,7 +193,7 @@ def installed(backend: str = "python") -> Iterator[None]:
             for module, own, value in users:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
-        for real_class, simulated_class in _exchanged_values(backend):
+        for real_class, simulated_class in _exchanged_values(backend, disabled_guards):
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
@@ -197,14 +205,14 @@ def installed(backend: str = "python") -> Iterator[None]:
     finally:
         forget()
         gc.enable()
-        for variable in (*_ENVIRONMENT, b"PCOPY_BACKEND"):
+        for variable in environment:
             del os.environb[variable]
         os.environb.update(before)
         for where, name, value in reversed(changed):
             setattr(where, name, value)
 
 
-def _exchanged_values(backend: str) -> Iterator[tuple[Any, Any]]:
+def _exchanged_values(backend: str, disabled_guards: str) -> Iterator[tuple[Any, Any]]:
     """Yield (what pcopy has, what strands use in its place)."""
     yield syncer.SyncHelperProcess, _Syncer
     yield RealThread, _background_thread
@@ -212,9 +220,9 @@ def _exchanged_values(backend: str) -> Iterator[tuple[Any, Any]]:
     yield SimpleQueue, _queue
     yield allocate_lock, _mutex
     if backend == "c":
-        extension = simulated_extension()
-        yield _native.ffi, extension.ffi
-        yield _native.lib, SimulatedLibrary(extension)
+        extension = simulated_extension(disabled_guards)
+        yield _REAL_FFI, extension.ffi
+        yield _REAL_LIB, SimulatedLibrary(extension)
 
 
 def _background_thread(action: Callable[[], object]) -> BackgroundThread:

@@ -30,8 +30,12 @@ from tests.recovery.world import Ended, Signal, Strand, World, current
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "pcopy/fsio/backend/native"
 
-SMALL_SIZES = ("-DPIECE=64u", "-DMOST_LISTED=12")
-"""Sizes that are smaller than usual, so that few and small files reach every boundary."""
+EXTENSION = "simulated_backend"
+
+FLAGS = ("-DPIECE=64u", "-DMOST_LISTED=12", "-DPK_TEST_BUILD")
+"""Compiler flags: sizes that are smaller than usual, so that few and small files reach every boundary, and guards that
+can be disabled (``guards.h``).
+"""
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _INTERFACE = re.compile(r"/\* begin of the interface \*/\n(.*?)/\* end of the interface \*/\n(.*?)#endif", re.DOTALL)
@@ -51,8 +55,8 @@ def wrapped_functions() -> set[str]:
 
 
 @cache
-def simulated_extension() -> ModuleType:
-    """Compile and load the extension. Raise ``cffi.VerificationError`` without a C compiler."""
+def _compiled_extension() -> Path:
+    """Compile the extension, and return its path. Raise ``cffi.VerificationError`` without a C compiler."""
     found = _INTERFACE.search((HERE / "simulated.h").read_text())
     assert found is not None
     interface, callbacks = (_COMMENT.sub("", part) for part in found.groups())
@@ -60,18 +64,31 @@ def simulated_extension() -> ModuleType:
     builder.cdef(_COMMENT.sub("", (NATIVE / "backend.h").read_text()))
     builder.cdef(f'{interface}\nextern "Python+C" {{\n{callbacks}\n}}')
     builder.set_source(
-        "simulated_backend",
+        EXTENSION,
         '#include "simulated.h"',
         sources=[str(path) for path in (*sorted(NATIVE.glob("*.c")), HERE / "simulated.c")],
         include_dirs=[str(NATIVE), str(HERE)],
-        extra_compile_args=[*COMPILER_FLAGS, *SMALL_SIZES],
+        extra_compile_args=[*COMPILER_FLAGS, *FLAGS],
         extra_link_args=["-pthread", *(f"-Wl,--wrap={name}" for name in wrapped_functions())],
         libraries=["dl"],
         py_limited_api=False,
     )
     directory = tempfile.mkdtemp(prefix="pcopy-test-compiled-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    spec = importlib.util.spec_from_file_location("simulated_backend", builder.compile(tmpdir=directory))
+    return Path(builder.compile(tmpdir=directory))
+
+
+@cache
+def simulated_extension(disabled_guards: str = "") -> ModuleType:
+    """Load the extension. ``disabled_guards``: names of guards, separated by commas. The environment has to disable
+    them when the extension is first used; each value has a copy of its own, since C reads the environment once.
+    """
+    path = _compiled_extension()
+    if disabled_guards:
+        copy = path.with_name(f"{disabled_guards}.so")
+        shutil.copy(path, copy)
+        path = copy
+    spec = importlib.util.spec_from_file_location(EXTENSION, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

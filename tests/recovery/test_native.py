@@ -29,7 +29,7 @@ HARMLESS = {
     *("pthread_mutex_destroy", "pthread_mutex_lock", "pthread_mutex_unlock", "_setjmp", "setjmp", "longjmp"),
     *("__longjmp_chk", "__errno_location", "__stack_chk_fail", "__memcpy_chk", "__snprintf_chk", "__strncpy_chk"),
     *("__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable"),
-    *("__isoc23_strtoul", "__tls_get_addr"),
+    *("__isoc23_strtoul", "__tls_get_addr", "abort", "getenv", "pthread_once", "realloc", "strcspn"),
 }
 """Functions that reach neither files nor other threads."""
 
@@ -92,6 +92,22 @@ def test_job_ended_at_each_call_within_rows_completes_after_resume(seed: int) ->
 def test_same_seed_gives_same_job_in_c() -> None:
     assert play(7) == play(7)
     assert play(7, waits=True) == play(7, waits=True)
+
+
+CRASH_GUARDS = {"SYNC_BEFORE_NAME": (3, 18, 31)}
+"""Guards of C (``guards.h``), and jobs that lose contents in a loss of power when the guard is disabled.
+
+A change of the code may change what happens in a job; one of the list has to fail.
+"""
+
+
+@pytest.mark.parametrize("guard", CRASH_GUARDS)
+def test_crash_does_harm_without_the_guard(guard: str) -> None:
+    seeds = CRASH_GUARDS[guard]
+    with installed("c", guard):
+        wrong = [seed for seed in seeds if "is (" in play(seed).wrong]
+    assert wrong
+    assert not any(play(seed).wrong for seed in wrong)
 
 
 def test_each_call_of_the_backend_is_simulated() -> None:
