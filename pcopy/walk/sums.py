@@ -33,7 +33,7 @@ from pcopy.walk.output_formats import BLOCK_BYTES, TYPE_WORDS
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.directory_batches import DirectoryTotals
+    from pcopy.fsio.backend.directory_batches import DirectoryTotals, SummedDirectory
     from pcopy.fsio.backend.interface import FileOperationBackend
 
 LARGEST_SHOWN = 20
@@ -71,6 +71,8 @@ UNUSUAL_ITEM_KINDS = ("set_id", "world_writable", "future", "control_characters"
 """
 
 _FILE_LETTER = ord("f")
+_SUMMED_TYPES = [TYPE_WORDS[kind] for kind in b"fdlpscb"]
+"""Words for the types, in the order of ``SummedDirectory.kinds``."""
 
 
 class WalkSums:
@@ -166,6 +168,29 @@ class WalkSums:
         self._count_types(kinds, depth)
         sums = len(kinds), summed.size, summed.allocated
         self.trees.add(above, depth - 1, *sums)
+        _add_to_sums_of_owner(self.owners["users"], summed.user, *sums)
+        _add_to_sums_of_owner(self.owners["groups"], summed.group, *sums)
+
+    def add_summed_directory(self, path: bytes, depth: int, summed: SummedDirectory) -> None:
+        """Add a directory whose items the C backend has listed and added to ``backend_sums``, as
+        ``add_directory_summed_by_backend`` and ``add_directory`` do.
+
+        Args:
+            path: path of the directory.
+            depth: depth of its items.
+            summed: sums of the items.
+        """
+        number = 0
+        for word, count in zip(_SUMMED_TYPES, summed.kinds, strict=True):
+            if count:
+                self.types[word] += count
+                number += count
+        self.add_directory(path, number)
+        if not number:
+            return
+        self.depths[min(depth, MAX_COUNTED_DEPTH)] += number
+        sums = number, summed.size, summed.allocated
+        self.trees.add(path + b"/", depth - 1, *sums)
         _add_to_sums_of_owner(self.owners["users"], summed.user, *sums)
         _add_to_sums_of_owner(self.owners["groups"], summed.group, *sums)
 

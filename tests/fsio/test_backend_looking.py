@@ -23,6 +23,7 @@ from pcopy.fsio.backend.directory_batches import (
     ListDirectoriesResult,
     ListPathsBatch,
     ListPathsResult,
+    SumDirectoriesBatch,
 )
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import PreservedMetadataKinds
@@ -241,6 +242,60 @@ def test_subtree_is_listed_or_left_to_the_caller(
         assert [path.count(b"/") for path in left if path.endswith(b"deep")] == [32]
     if not deadline:
         assert len(paths) == sum(len(os.listdir(tmp_path / row)) for row in rows)
+
+
+@pytest.mark.parametrize("deadline", [0.0, float(1 << 30)])
+@pytest.mark.parametrize("depth", [0, 2, 100])
+def test_subtree_is_summed_up_or_left_to_the_caller(
+    make_backend: BackendFactory, tmp_path: Path, depth: int, deadline: float
+) -> None:
+    """The sums of each directory are those of find(1), and the tally has all of them together."""
+    make_subtrees(tmp_path)
+    (tmp_path / "1/e/large").write_bytes(bytes(70_000))
+    (tmp_path / "0/a/b/sized").write_bytes(bytes(5000))
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    tally, names = backend.new_column_sums(range(9)), ["0", "1", "2"]
+    if tally is None:
+        return  # the backend in Python has no sums
+    directory = os.open(tmp_path, os.O_RDONLY)
+    status = os.fstat(directory)
+    batch = SumDirectoriesBatch(
+        directory, b"0/1/2", array("Q", [os.stat(tmp_path / name).st_ino for name in names]), status.st_dev, 100, tally,
+        60_000, depth, deadline,
+    )  # fmt: skip
+    result = done(backend, batch)
+    os.close(directory)
+    if not backend.runs_in_poll:
+        assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 3)
+        return
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
+    for each in result.summed:
+        statuses = [
+            os.lstat(tmp_path / os.fsdecode(each.path) / name) for name in os.listdir(tmp_path / os.fsdecode(each.path))
+        ]
+        kinds = [LETTERS[stat.S_IFMT(one.st_mode)] for one in statuses]
+        assert list(each.kinds) == [kinds.count(letter) for letter in "fdlpscb"]
+        assert each.size == sum(one.st_size for one in statuses if stat.S_ISREG(one.st_mode))
+        assert each.allocated == sum(512 * one.st_blocks for one in statuses)
+        assert (each.user, each.group) == ((os.geteuid(), os.getegid()) if kinds else (0, 0))
+    assert tally.sums()["bytes"] == sum(each.size for each in result.summed)
+    left = {group.parent + b"/" + name for group in result.not_entered for name in group.names}
+    summed = {each.path for each in result.summed}
+    entered = {
+        path
+        for name in names
+        for path in subprocess.run(
+            ["find", name, "-maxdepth", str(depth), "-type", "d", "-print0"],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+        ).stdout.split(b"\0")[:-1]
+    }
+    assert not left & summed
+    assert {path for path in entered if not any(path == one or path.startswith(one + b"/") for one in left)} == summed
+    if deadline and depth == 100:
+        odd = {path.rpartition(b"/")[2] for path in left}
+        assert odd == {b"many", b"e", b"deep"}, "many names, names that are not printable, a large file, too deep"
 
 
 def found_below(top: Path, path: bytes, depth: int) -> list[bytes]:

@@ -29,6 +29,9 @@ from pcopy.fsio.backend.columns import (
 if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums
 
+SUMMED_KINDS = b"fdlpscb"
+"""Letters of the types of items, in the order of ``SummedDirectory.kinds``."""
+
 MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
 """Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,
 ctime, mode, user, group, bytes of the member in the archive.
@@ -325,6 +328,63 @@ class ListPathsBatch(NamesInDirectoryBatch[ListPathsResult]):
     device: int
     max_names: int
     path_prefix: bytes
+    depth: int = 0
+    deadline: float = 0.0
+
+
+class SummedDirectory(NamedTuple):
+    """A directory whose items were added to the sums of a batch. All of them have one owner and one group.
+
+    Fields:
+        path: path of the directory, relative to the parent directory of the batch.
+        size: bytes of the files.
+        allocated: bytes of storage that are allocated for all items.
+        kinds: number of items of each type, in the order of ``SUMMED_KINDS``.
+        user: owner of all items.
+        group: group of all items.
+    """
+
+    path: bytes
+    size: int
+    allocated: int
+    kinds: Sequence[int]
+    user: int
+    group: int
+
+
+class SumDirectoriesResult(BatchResult):
+    """The result of ``SumDirectoriesBatch``: the directories that were summed up, and, by parent, those that were not
+    entered.
+    """
+
+    summed: Sequence[SummedDirectory]
+    not_entered: Sequence[DirectoriesNotEntered]
+
+
+class SumDirectoriesBatch(NamesInDirectoryBatch[SumDirectoriesResult]):
+    """Open directories, and add the status of everything in them and below to sums.
+
+    This requires that all items of a directory have one owner and group, that their names are printable ASCII, and that
+    no file is larger than ``max_summed_file_bytes``. Another directory gets the code ``SLOW_PATH``, or is not entered
+    if it is below one of the rows.
+
+    Fields:
+        directory: descriptor of the parent directory.
+        names: names of the directories, joined by slashes.
+        inodes: inode numbers that they must have.
+        device: st_dev that they must have.
+        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
+        column_sums: the sums; threads cannot be used with them.
+        max_summed_file_bytes: size in bytes of the largest file that may be added to them.
+        depth: how many levels of directories below the rows may be entered.
+        deadline: time (``time.monotonic``) after which no further directory below the rows is entered.
+    """
+
+    inodes: array[int]
+    device: int
+    max_names: int
+    column_sums: ColumnSums
+    max_summed_file_bytes: int
     depth: int = 0
     deadline: float = 0.0
 

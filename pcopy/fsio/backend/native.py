@@ -20,7 +20,12 @@ from pcopy.fsio.attributes import is_xattr_copied
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import FileOperationBatch, ListNamesBatch, ListNamesResult, SyncDirectoriesBatch
 from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
-from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrsBatch, ListDirectoriesBatch, ReadTarMembersBatch
+from pcopy.fsio.backend.directory_batches import (
+    FindItemsWithoutXattrsBatch,
+    ListDirectoriesBatch,
+    ReadTarMembersBatch,
+    SumDirectoriesBatch,
+)
 from pcopy.fsio.backend.interface import BackendSettings, BatchTicket
 from pcopy.fsio.backend.item_rows import sync_directories
 from pcopy.fsio.backend.native_batches import DEFERRED_CODE, NativeBatch, NativeBatchWithoutFallback, native_batch
@@ -222,7 +227,9 @@ class NativeBackend:
             self.pool.apply_requested_thread_count()
         rows = self._native_batch(batch)
         rows.batch.at_once = self.pool.max_rows_modifying_directory(rows.batch.rows)
-        fills_tally = isinstance(batch, ListDirectoriesBatch) and batch.column_sums is not None
+        fills_tally = isinstance(batch, SumDirectoriesBatch) or (
+            isinstance(batch, ListDirectoriesBatch) and batch.column_sums is not None
+        )
         if fills_tally and not self.runs_in_poll:
             rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects the tally
         ticket: NativeBatchTicket[Any] = NativeBatchTicket(self, batch, rows)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
 from typing import Any
 
 from pcopy.fsio.attributes import ItemMetadata
@@ -45,6 +46,9 @@ from pcopy.fsio.backend.directory_batches import (
     PresentDirectoryStatus,
     RemoveDirectoriesBatch,
     SetMetadataInDirectoriesBatch,
+    SumDirectoriesBatch,
+    SumDirectoriesResult,
+    SummedDirectory,
     UnprocessedItems,
 )
 from pcopy.fsio.backend.interface import BackendSettings
@@ -301,6 +305,64 @@ class NativeListPathsBatch(NativeDirectoryContentsBatch):
         ]
 
 
+class NativeSumDirectoriesBatch(NativeBatch):
+    """A batch that sums up everything in directories and below (``SumDirectoriesBatch``), as a C structure with
+    pointers to its columns. Directories that C defers get the code ``SLOW_PATH``: the caller processes them.
+    """
+
+    def __init__(self, batch: SumDirectoriesBatch) -> None:
+        number = len(batch)
+        self._sum_result = SumDirectoriesResult(BatchOutcomeColumns(number), (), ())
+        super().__init__(_lib.PK_SUM_UP, batch, self._sum_result, _raise_unexpected_deferral)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
+        self._tree = tree = _ffi.new("pk_tree *")
+        tree.source_device, tree.most = batch.device, batch.max_names + 1
+        tree.depth, tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
+        tree.tally, tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        self._sums: Any = _ffi.new("pk_sums[]", number)
+        to = self.batch
+        to.tree, to.directories, to.sums = tree, self._directories, self._sums
+        to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
+        self._names = batch.names.split(b"/")
+
+    def fill_in_batch_result(self) -> None:
+        """Copy what C has found into the result. Raise ``MemoryError`` if C had no memory for it."""
+        result, done = self._sum_result, int(OutcomeCode.DONE)
+        mark_deferred_rows_for_slow_path(result.verdicts.codes)
+        if OutcomeCode.FAILED in result.verdicts.codes:
+            raise MemoryError
+        rows = [row for row, code in enumerate(result.verdicts.codes) if code == done]
+        result.summed = [each for row in rows for each in _summed_directories(self._names[row], self._directories[row])]
+        result.not_entered = [
+            group
+            for row in rows
+            if self._directories[row].frontier.left
+            for group in _directories_not_entered(self._names[row], self._directories[row].frontier)
+        ]
+
+
+_SUMMED_FORMAT = Struct("=QQ10I")
+"""Format of a ``pk_summed``."""
+
+
+def _summed_directories(top: bytes, found: Any) -> Iterator[SummedDirectory]:
+    """Yield the directories that C has summed up in the subtree of a row, whose own name is ``top``."""
+    paths = _paths_of_entered(top, found.frontier)
+    for size, allocated, number, *kinds, user, group in _SUMMED_FORMAT.iter_unpack(_used(found.text)):
+        yield SummedDirectory(paths[number], size, allocated, kinds, user, group)
+
+
+def _paths_of_entered(top: bytes, frontier: Any) -> list[bytes]:
+    """Return the paths of the directories of a ``pk_frontier``, by their numbers."""
+    paths: list[bytes] = [top]
+    parents = array("I", _used(frontier.parents))
+    for parent, name in zip(parents[1:], _used(frontier.names).split(b"/")[1:], strict=True):
+        paths.append(paths[parent] + b"/" + name)
+    return paths
+
+
 def _used(memory: Any) -> bytes:
     """Return the bytes in a ``pk_memory``."""
     return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""
@@ -308,10 +370,7 @@ def _used(memory: Any) -> bytes:
 
 def _directories_not_entered(top: bytes, frontier: Any) -> Iterator[DirectoriesNotEntered]:
     """Yield the directories of a ``pk_frontier``, by parent. ``top`` is the name of the directory of the row."""
-    parents, inodes = array("I", _used(frontier.parents)), array("Q", _used(frontier.inodes))
-    paths: list[bytes] = [top]
-    for parent, name in zip(parents[1:], _used(frontier.names).split(b"/")[1:], strict=True):
-        paths.append(paths[parent] + b"/" + name)
+    paths, inodes = _paths_of_entered(top, frontier), array("Q", _used(frontier.inodes))
     left: dict[int, tuple[list[bytes], list[int]]] = {}
     columns = array("I", _used(frontier.left_parents)), array("Q", _used(frontier.left_inodes))
     for name, parent, inode in zip(_used(frontier.left_names).split(b"/"), *columns, strict=True):
@@ -373,6 +432,7 @@ def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
     ListDirectoriesBatch: NativeListDirectoriesBatch,
     ListPathsBatch: NativeListPathsBatch,
+    SumDirectoriesBatch: NativeSumDirectoriesBatch,
     SetMetadataInDirectoriesBatch: NativeSetMetadataInDirectoriesBatch,
     CompareDirectoriesBatch: NativeCompareDirectoriesBatch,
     RemoveDirectoriesBatch: NativeRemoveDirectoriesBatch,

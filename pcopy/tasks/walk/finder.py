@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from itertools import compress
+from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import StatNamesBatch
@@ -23,7 +24,7 @@ from pcopy.fsio.backend.columns import (
     OutcomeCode,
     pack_names,
 )
-from pcopy.fsio.backend.directory_batches import DirectoryTotals, ItemCounts
+from pcopy.fsio.backend.directory_batches import SUMMED_KINDS, DirectoryTotals, ItemCounts, SummedDirectory
 from pcopy.fsio.backend.interface import ColumnSums, await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -119,7 +120,8 @@ class FoundItemReporter:
         ends = [PATH_TERMINATORS[name] for name in wish.forms if name in PATH_TERMINATORS]
         are_paths = takes_all and not self._needs_status and self.summing is None and len(ends) == len(wish.forms)
         self._path_terminators = ends if are_paths else []
-        self._sums_everything = takes_all and not wish.forms
+        self.sums_everything = takes_all and bool(wish.sums) and not wish.forms
+        """True if the sums of all items are reported, and nothing else."""
 
     @property
     def new_output_buffer(self) -> OutputBuffer:
@@ -154,13 +156,37 @@ class FoundItemReporter:
         - the ``ColumnSums`` to which the backend adds the items if the walk reports nothing but sums, else None,
         - the size in bytes above which a file can be one of the largest files that ``--summary`` shows.
         """
+        return *self._batch_columns, *(self.sums_of_subtrees(parent, names) or (None, 0))
+
+    def sums_of_subtrees(self, parent: Place, names: Sequence[bytes]) -> tuple[ColumnSums, int] | None:
+        """Return the sums to which the backend adds the items in the sub-directories ``names`` of ``parent`` and below,
+        if the walk reports nothing but sums, and the size in bytes above which a file can be one of the largest files;
+        otherwise None.
+        """
         summing = self.summing
-        if summing is None or not self._sums_everything or depth_of_contents(parent) + 1 < self.request.least_depth:
-            return *self._batch_columns, None, 0
-        if summing.needs_layouts(parent, self.reported_path(parent)):
-            return *self._batch_columns, None, 0
+        if summing is None or not self.sums_everything or depth_of_contents(parent) + 1 < self.request.least_depth:
+            return None
+        if summing.sums.backend_sums is None or summing.needs_layouts(parent, self.reported_path(parent)):
+            return None
         first = self.path_prefix(parent) + min(name + b"/" for name in names)
-        return *self._batch_columns, summing.sums.backend_sums, summing.sums.size_threshold_of_largest_files(first)
+        return summing.sums.backend_sums, summing.sums.size_threshold_of_largest_files(first)
+
+    def add_summed_directories(self, result: TaskResult, parent: Place, summed: Sequence[SummedDirectory]) -> None:
+        """Count all items of directories below ``parent`` as reported, and add the sums of these directories, which the
+        backend has computed, to those of this rank.
+        """
+        assert self.summing is not None
+        sums, prefix, depth = self.summing.sums, self.path_prefix(parent), depth_of_contents(parent) + 1
+        totals, size = [0] * len(SUMMED_KINDS), 0
+        for directory in summed:
+            sums.add_summed_directory(prefix + directory.path, depth + directory.path.count(b"/"), directory)
+            totals = list(map(add, totals, directory.kinds))
+            size += directory.size
+        result.count(counts.FOUND, sum(totals))
+        for kind, number in zip(SUMMED_KINDS, totals, strict=True):
+            result.count(_COUNTERS_OF_TYPES.get(kind, counts.SPECIAL), number)
+        result.count(counts.BYTES, size)
+        result.count(counts.FOUND_BYTES, size)
 
     def add_backend_sums_of_directory(
         self, result: TaskResult, place: Place, kinds: bytes, summed: DirectoryTotals

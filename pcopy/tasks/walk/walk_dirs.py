@@ -23,7 +23,12 @@ from functools import partial
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectoriesBatch, ListPathsBatch
+from pcopy.fsio.backend.directory_batches import (
+    DirectoryContents,
+    ListDirectoriesBatch,
+    ListPathsBatch,
+    SumDirectoriesBatch,
+)
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -45,8 +50,8 @@ from pcopy.walk.listing import (
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, DirectoryItems
 
 MAX_BATCH_PATHS = 1000
-"""Maximum number of entries of a directory that is listed in one call together with others, if only paths are reported.
-A larger directory is listed by itself.
+"""Maximum number of entries of a directory that is listed in one call together with others, if only paths or sums are
+reported. A larger directory is listed by itself.
 """
 
 
@@ -181,7 +186,8 @@ class _DirectoryWalk(DirectoriesToEnter):
         ].expected_mounts.has_any_expected_mount
 
     def _enters_subtrees(self, parent: Place) -> bool:
-        return self._finder.are_all_paths_reported(depth_of_contents(parent) + 1)
+        finder = self._finder
+        return finder.are_all_paths_reported(depth_of_contents(parent) + 1) or finder.sums_everything
 
     def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """List several sub-directories of ``parent`` in one call of the backend. Those that the backend cannot list are
@@ -190,6 +196,10 @@ class _DirectoryWalk(DirectoriesToEnter):
         if self._finder.are_all_paths_reported(depth_of_contents(parent) + 1):
             yield from self._list_and_report_all_paths(parent, names, inodes)
             return
+        if self._finder.sums_of_subtrees(parent, names) is not None:
+            names, inodes = yield from self._sum_up_subtrees(parent, names, inodes)
+            if not names:
+                return
         found = yield from self._list_subdirectories_in_batch(parent, names, inodes)
         for name, inode, within in zip(names, inodes, found, strict=True):
             if within is None:
@@ -229,6 +239,39 @@ class _DirectoryWalk(DirectoriesToEnter):
                 result.count(counts.UNSCANNED, -1)
             else:
                 yield from self._enter_directory(parent, names[row], inodes[row])
+
+    def _sum_up_subtrees(
+        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
+    ) -> TicketGenerator[tuple[Sequence[bytes], Sequence[int]]]:
+        """Add everything in sub-directories of ``parent`` and below to the sums by one call of the backend, if nothing
+        but sums is reported. Return the names and inode numbers of those that the backend has not summed up.
+        """
+        rank, finder = self._rank, self._finder
+        try:
+            directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
+        except Problem:  # ``_enter_directory`` reports the error for each directory
+            return names, inodes
+        sums = finder.sums_of_subtrees(parent, names)
+        assert sums is not None
+        depth = depth_of_contents(parent)
+        batch = SumDirectoriesBatch(
+            directory,
+            pack_names(names),
+            array("Q", inodes),
+            device,
+            MAX_BATCH_PATHS,
+            *sums,
+            finder.levels_below(depth),
+            self._row_deadline(),
+        )
+        found = yield from rank.execute_batch(batch)
+        finder.add_summed_directories(self._result, parent, found.summed)
+        for group in found.not_entered:
+            self._result.count(counts.UNSCANNED, len(group.names))
+            self.add(_subdirectory(parent, group.parent, group.parent_inode), group.names, group.inodes)
+        remaining = [row for row, code in enumerate(found.verdicts.codes) if code != OutcomeCode.DONE]
+        self._result.count(counts.UNSCANNED, len(remaining) - len(names))
+        return [names[row] for row in remaining], [inodes[row] for row in remaining]
 
     def _row_deadline(self) -> float:
         """Return the time after which a call of the backend enters no directory below its rows: soon if other ranks may

@@ -29,6 +29,7 @@
 #define PK_MAKE 17
 #define PK_REMOVE_WITHIN 18
 #define PK_PATHS 19
+#define PK_SUM_UP 20
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
@@ -118,8 +119,8 @@ typedef struct {
     uint32_t user;        /* effective user id of this process */
     int most;             /* a directory with this many or more names is deferred */
     int flags;
-    uint64_t deadline;    /* of PK_PATHS: rows enter no further directory after this time (CLOCK_MONOTONIC, nanoseconds) */
-    uint32_t depth;       /* of PK_PATHS: how many levels below the directories of the rows may be entered */
+    uint64_t deadline;    /* of walks: rows enter no further directory after this time (CLOCK_MONOTONIC, nanoseconds) */
+    uint32_t depth;       /* of walks: how many levels below the directories of the rows may be entered */
     uint32_t mask;        /* of PK_LOOK: the columns to return for the items of the directories */
     char kinds[8];        /* letters of the types whose columns are returned, ended by a zero; empty: all types */
     pk_tally *tally;      /* NULL, or sums to which a directory is added instead of being returned, if all its items
@@ -173,10 +174,18 @@ typedef struct {
                            * path, c for files that differ only in their contents, ! for a name that another item took
                            * meanwhile */
     uint64_t *inodes;     /* inode numbers that the directory lists */
-    pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero */
-    pk_frontier frontier; /* of PK_PATHS: directories that were not entered */
+    pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero; of PK_SUM_UP: a pk_summed for each
+                           * directory that was entered */
+    pk_frontier frontier; /* of PK_PATHS and PK_SUM_UP: directories that were not entered */
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
+
+/* Sums of a directory whose items were added to the tally; all of them have this owner and group. number: that of the
+ * directory in the frontier. kinds: numbers of items by type, in the order of the letters "fdlpscb". */
+typedef struct {
+    uint64_t bytes, allocated;
+    uint32_t number, kinds[7], uid, gid;
+} pk_summed;
 
 /* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
  * the files. PK_COMPARE_WITHIN: pairs of items, and the bytes that were read from both. PK_REMOVE_WITHIN: removed

@@ -29,6 +29,7 @@ static const struct {
     [PK_MAKE] = {pk_make_row, NAMES},
     [PK_REMOVE_WITHIN] = {pk_remove_within_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},
+    [PK_SUM_UP] = {pk_sum_up_row, LOOKS},
 };
 
 pk_row pk_row_of(const pk_batch *batch)

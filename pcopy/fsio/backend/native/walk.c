@@ -25,15 +25,7 @@ typedef struct {
     size_t path;                  /* bytes of the path of the directory, with a slash at its end */
 } pk_level;
 
-typedef struct {
-    pk_worker *worker;
-    pk_batch *batch;
-    pk_directory *found;
-    pk_sums sums;
-    pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
-    uint32_t levels;
-    pk_level level[MOST_LEVELS];
-} pk_walk;
+typedef struct pk_walk pk_walk;
 
 /* The names of an open directory, joined by slashes, with the letters of their types. */
 typedef struct {
@@ -41,6 +33,22 @@ typedef struct {
     int number;
     pk_all all;
 } pk_listed;
+
+/* Does something with the names of a directory that was listed. Returns 0; or -1, with nothing done, if the directory
+ * has to be left to the caller. */
+typedef int (*pk_visit)(pk_walk *walk, int directory, pk_listed *listed);
+
+struct pk_walk {
+    pk_worker *worker;
+    pk_batch *batch;
+    pk_directory *found;
+    pk_visit visit;
+    uint64_t *memory;             /* of PK_SUM_UP: the columns of a directory */
+    pk_sums sums;
+    pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
+    uint32_t levels;
+    pk_level level[MOST_LEVELS];
+};
 
 /* Return a pointer to `more` unused bytes, or NULL if there is no memory. The caller adds to `size`. */
 static char *room_for(pk_memory *memory, size_t more)
@@ -136,24 +144,14 @@ static int goes_on(const pk_walk *walk)
 
 /* What is done with the names of a directory. */
 
-/* Return the letter of the type of an item whose directory does not list types; 0 if its status cannot be read. */
-static uint8_t asked_for(pk_worker *worker, int directory, const char *name)
-{
-    static const pk_columns none;
-    uint32_t mode;
-    doing(worker, OP_STAT);
-    return pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &none, 0, &mode) ? 0 : pk_letter_of(mode);
-}
-
-/* Store the paths of all items, and count them. Return 0; or -1, with nothing stored, if the type of an item cannot be
- * read or there is no memory. */
+/* Store the paths of all items, and count them. */
 static int report_paths(pk_walk *walk, int directory, pk_listed *listed)
 {
+    (void)directory;
     pk_memory *const text = &walk->found->text;
     const size_t above = walk->path.size, size = strlen(listed->names);
     char *at = room_for(text, size + 1 + (size_t)listed->number * above);
     const char *name = listed->names, *const end = name + size;
-    pk_sums sums = {0};
     if (at == NULL)
         return -1;
     for (int each = 0; each < listed->number; each++) {
@@ -162,27 +160,112 @@ static int report_paths(pk_walk *walk, int directory, pk_listed *listed)
         memcpy(at, walk->path.at, above);
         memcpy(at + above, name, length);
         at[above + length] = '\0';
-        if (listed->all.kinds[each] == '?')
-            listed->all.kinds[each] = asked_for(walk->worker, directory, at + above);
-        switch (listed->all.kinds[each]) {
-        case 0: return -1;
-        case 'f': sums.files++; break;
-        case 'd': sums.directories++; break;
-        case 'l': sums.links++; break;
-        default: sums.others++;
-        }
         at += above + length + 1;
         name = after + 1;
+        switch (listed->all.kinds[each]) {
+        case 'f': walk->sums.files++; break;
+        case 'd': walk->sums.directories++; break;
+        case 'l': walk->sums.links++; break;
+        default: walk->sums.others++;
+        }
     }
     text->size = (size_t)(at - text->at);
-    walk->sums.files += sums.files;
-    walk->sums.directories += sums.directories;
-    walk->sums.links += sums.links;
-    walk->sums.others += sums.others;
     return 0;
 }
 
+static int has_simple_names(const char *names)
+{
+    for (; *names; names++)
+        if (*names < ' ' || *names > '~')
+            return 0;
+    return 1;
+}
+
+/* Divide the memory of the walk into the columns that the tally and pk_summed need. */
+static pk_columns columns_of(const pk_walk *walk)
+{
+    uint64_t *const at = walk->memory;
+    uint32_t *const narrow = (uint32_t *)(at + 4 * MOST_LISTED);
+    return (pk_columns){.size = at,
+                        .blocks = at + MOST_LISTED,
+                        .atime = (int64_t *)(at + 2 * MOST_LISTED),
+                        .mtime = (int64_t *)(at + 3 * MOST_LISTED),
+                        .mode = narrow,
+                        .uid = narrow + MOST_LISTED,
+                        .gid = narrow + 2 * MOST_LISTED,
+                        .links = narrow + 3 * MOST_LISTED};
+}
+
+/* Read the status of all items. Return -1 if one cannot be read, if they have several owners, or if a file is larger than
+ * those that may be summed up. */
+static int look_at_items(pk_walk *walk, int directory, pk_listed *listed, const pk_columns *rows, pk_summed *summed)
+{
+    static const char letters[] = "fdlpscb";
+    const pk_tree *const tree = walk->batch->tree;
+    char *name = listed->names;
+    for (uint32_t each = 0; each < (uint32_t)listed->number; each++) {
+        char *const next = cut_off(name);
+        uint32_t mode;
+        doing(walk->worker, OP_STAT);
+        if (pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, rows, each, &mode))
+            return -1;
+        const char *const letter = strchr(letters, pk_letter_of(mode));
+        const uint8_t kind = listed->all.kinds[each];
+        if (rows->uid[each] != rows->uid[0] || rows->gid[each] != rows->gid[0] || letter == NULL || *letter != kind ||
+            (kind == 'f' && (int64_t)rows->size[each] > tree->largest))
+            return -1;
+        summed->kinds[letter - letters]++;
+        name = next;
+    }
+    summed->uid = listed->number ? rows->uid[0] : 0;
+    summed->gid = listed->number ? rows->gid[0] : 0;
+    return 0;
+}
+
+/* Add all items to the tally, and store the sums of the directory. */
+static int sum_up(pk_walk *walk, int directory, pk_listed *listed)
+{
+    pk_tally *const tally = walk->batch->tree->tally;
+    const pk_columns rows = columns_of(walk);
+    pk_summed summed = {0};
+    if (!has_simple_names(listed->names) || look_at_items(walk, directory, listed, &rows, &summed) ||
+        room_for(&walk->found->text, sizeof summed) == NULL)
+        return -1;
+    summed.number = number_of(walk, walk->levels);
+    if (summed.number == NOT_NUMBERED ||
+        pk_tally_add(tally, listed->all.kinds, (uint32_t)listed->number, rows.mode, rows.links, rows.size, rows.blocks,
+                     rows.atime, rows.mtime))
+        return -1;
+    summed.bytes = tally->last_bytes;
+    summed.allocated = tally->last_allocated;
+    return append(&walk->found->text, &summed, sizeof summed);
+}
+
 /* The walk. */
+
+/* Find out the types that the directory does not list. Return -1 if the status of an item cannot be read. */
+static int complete_types(pk_walk *walk, int directory, pk_listed *listed)
+{
+    static const pk_columns none;
+    const char *name = listed->names, *const end = name + strlen(name);
+    if (memchr(listed->all.kinds, '?', (size_t)listed->number) == NULL)
+        return 0;
+    for (int each = 0; each < listed->number; each++) {
+        const char *const after = end_of(name, end);
+        if (listed->all.kinds[each] == '?') {
+            char one[256];
+            uint32_t mode;
+            memcpy(one, name, (size_t)(after - name));
+            one[after - name] = '\0';
+            doing(walk->worker, OP_STAT);
+            if (pk_look_at(directory, one, AT_SYMLINK_NOFOLLOW, &none, 0, &mode))
+                return -1;
+            listed->all.kinds[each] = pk_letter_of(mode);
+        }
+        name = after + 1;
+    }
+    return 0;
+}
 
 /* Store the subdirectories of a listed directory in its level. Return 0, or -1 if there is no memory. */
 static int keep_subdirectories(pk_level *level, const pk_listed *listed)
@@ -217,24 +300,16 @@ static int keep_subdirectories(pk_level *level, const pk_listed *listed)
  * left to the caller. */
 static int process(pk_walk *walk, pk_level *level)
 {
-    pk_listed listed = {.names = (char *)walk->worker->buffer};
+    pk_listed listed;
     const pk_tree *const tree = walk->batch->tree;
+    listed.names = (char *)walk->worker->buffer;
     if (!pk_is_directory(walk->worker, level->descriptor, level->inode, tree->source_device))
         return -1;
     listed.number = pk_list_all(walk->worker, level->descriptor, listed.names, PIECE, tree->most, &listed.all);
-    if (listed.number < 0)
+    if (listed.number < 0 || complete_types(walk, level->descriptor, &listed) ||
+        (walk->levels < tree->depth && keep_subdirectories(level, &listed)))
         return -1;
-    if (listed.number == 0)
-        return 0;
-    const size_t text = walk->found->text.size;
-    const pk_sums sums = walk->sums;
-    if (report_paths(walk, level->descriptor, &listed))
-        return -1;
-    if (walk->levels >= tree->depth || !keep_subdirectories(level, &listed))
-        return 0;
-    walk->found->text.size = text;
-    walk->sums = sums;
-    return -1;
+    return walk->visit(walk, level->descriptor, &listed);
 }
 
 /* Enter the directory `name` of the open directory `around`: it becomes the last level. Return 0; or -1 if it has to be
@@ -255,6 +330,7 @@ static int enter(pk_walk *walk, int around, const char *name, uint64_t inode, si
     if (process(walk, entered)) {
         atomic_store_explicit(&walk->worker->inside, walk->levels ? around : -1, memory_order_relaxed);
         close(entered->descriptor);
+        free(entered->block);
         return -1;
     }
     walk->levels++;
@@ -292,19 +368,36 @@ static int go_down(pk_walk *walk)
     return result;
 }
 
-int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+/* Walk the subtree of a row. Return the code of the row. */
+static int walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, pk_visit visit, const char *prefix, uint64_t *memory)
 {
-    pk_walk walk = {.worker = worker, .batch = batch, .found = &batch->directories[row]};
-    int result = append(&walk.path, batch->prefixes, strlen(batch->prefixes));
+    pk_walk walk = {.worker = worker, .batch = batch, .found = &batch->directories[row], .visit = visit, .memory = memory};
+    int result = append(&walk.path, prefix, strlen(prefix));
     if (!result)
         result = enter(&walk, batch->directory, batch->work->name[row], batch->given.inode[row], walk.path.size);
     if (!result)
         result = go_down(&walk);
     free(walk.path.at);
+    if (result && walk.found->text.size && visit == sum_up) /* the tally has a part of the subtree */
+        return set_verdict(batch, row, FAILED, OP_READDIR, ENOMEM);
     if (result) {
         pk_release_walk(walk.found);
         return PK_DEFERRED;
     }
     batch->sums[row] = walk.sums;
     return DONE;
+}
+
+int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    return walk_row(worker, batch, row, report_paths, batch->prefixes, NULL);
+}
+
+int pk_sum_up_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    uint64_t *const memory = malloc(6 * MOST_LISTED * sizeof *memory);
+    const int has_no_tally = batch->tree->tally == NULL; /* with threads */
+    const int code = memory == NULL || has_no_tally ? PK_DEFERRED : walk_row(worker, batch, row, sum_up, "", memory);
+    free(memory);
+    return code;
 }
