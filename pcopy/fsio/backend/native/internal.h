@@ -73,6 +73,7 @@ typedef struct pk_work {
     uint32_t next, ended; /* first row that no thread has begun; number of rows that have ended or were cancelled */
     pk_batch *following; /* next batch in the queue */
     _Atomic uint64_t moved; /* bytes copied or read */
+    _Atomic size_t results; /* bytes of the results of walks that have ended */
     /* done: 1 when all rows have ended. full: how often the file system was full or read-only since the last success.
      * is_refused: 1 if metadata could not be set, so that further rows are deferred. is_cancelled: 1 if rows that are in
      * progress should end early. */

@@ -9,7 +9,7 @@
 #include "internal.h"
 
 #define MOST_LEVELS 32u           /* directories that are open at the same time */
-#define MOST_RESULTS (1u << 20)   /* bytes of results after which a walk enters no further directory */
+#define MOST_RESULTS (1u << 20)   /* bytes of results of a batch after which its walks enter no further directory */
 #define NOT_NUMBERED UINT32_MAX
 
 /* An open directory, and its subdirectories that are not entered yet. */
@@ -137,8 +137,10 @@ static int leave(pk_walk *walk, const char *name, uint64_t inode)
 static int goes_on(const pk_walk *walk)
 {
     const pk_frontier *const frontier = &walk->found->frontier;
-    return walk->levels < MOST_LEVELS && walk->found->text.size + frontier->left_names.size < MOST_RESULTS &&
-           !atomic_load_explicit(&walk->batch->work->is_cancelled, memory_order_relaxed) &&
+    pk_work *const work = walk->batch->work;
+    const size_t before = atomic_load_explicit(&work->results, memory_order_relaxed);
+    return walk->levels < MOST_LEVELS && before + walk->found->text.size + frontier->left_names.size < MOST_RESULTS &&
+           !atomic_load_explicit(&work->is_cancelled, memory_order_relaxed) &&
            pk_now() < walk->batch->tree->deadline;
 }
 
@@ -385,6 +387,7 @@ static int walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, pk_visit v
         return PK_DEFERRED;
     }
     batch->sums[row] = walk.sums;
+    atomic_fetch_add_explicit(&batch->work->results, walk.found->text.size, memory_order_relaxed);
     return DONE;
 }
 
