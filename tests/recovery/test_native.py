@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
 
+from pcopy.fsio.backend.directory_batches import ListPathsBatch, ListPathsResult
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.native import NativeBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from tests.recovery.calls import Calls
 from tests.recovery.campaign import play
+from tests.recovery.disk import Disk, Names
 from tests.recovery.jobs import End
-from tests.recovery.machine import installed
+from tests.recovery.machine import T0, installed
 from tests.recovery.native_calls import answer_counts, simulated_extension, wrapped_functions
+from tests.recovery.world import Chance, World
 from tests.support import native
 from tests.support.extent import everything, in_turn
 
@@ -87,6 +96,51 @@ def test_job_ended_at_each_call_within_rows_completes_after_resume(seed: int) ->
         killed += any(word.startswith("killed") for word in played.words)
     assert killed >= 0.9 * undisturbed.calls // STEP
     assert sum(number for name, number in answer_counts.items() if name.startswith("ended in")) >= killed // 4
+
+
+@pytest.mark.parametrize("length", [255, 256, 1024])
+def test_type_of_a_long_name_is_found_out_or_left_to_the_caller(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FUSE has names of up to 1,024 bytes; here no type is listed."""
+    real = Calls.entries
+    monkeypatch.setattr(Calls, "entries", lambda *words: [(number, 0, name) for number, _, name in real(*words)])
+    disk = Disk(Names.ANY)
+    world = World(Chance("names"), T0, grain=5, cost=1e-5)
+    world.calls = Calls(disk, world, lambda: 0.001)
+    found: list[ListPathsResult] = []
+
+    def walk() -> None:
+        world.begin()
+        for path in (b"/top", b"/top/inner"):
+            world.calls.mkdir(path)
+        for name in (b"x" * length, b"file"):
+            world.calls.close(world.calls.open(b"/top/inner/" + name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        backend = NativeBackend(BackendSettings(PreservedMetadataKinds(), 0o022))
+        batch = ListPathsBatch(
+            world.calls.open(b"/", os.O_RDONLY),
+            b"top",
+            array("Q", [world.calls.stat(b"/top").st_ino]),
+            world.calls.stat(b"/top").st_dev,
+            10,
+            b"/",
+            5,
+            world.now + 1,
+        )
+        ticket = backend.submit_batch(batch)
+        while not ticket.is_done:
+            backend.poll()
+        found.append(ticket.result)
+        backend.close()
+
+    world.spawn("rank", 0, walk)
+    assert not world.play()
+    (result,) = found
+    paths = result.packed_paths.split(b"\0")[:-1]
+    left = [group.parent + b"/" + name for group in result.not_entered for name in group.names]
+    if length > 255:
+        assert (paths, left) == ([b"/top/inner"], [b"top/inner"])
+    else:
+        assert sorted(paths) == [b"/top/inner", b"/top/inner/file", b"/top/inner/" + b"x" * length]
+        assert not left
 
 
 def test_same_seed_gives_same_job_in_c() -> None:

@@ -128,7 +128,7 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     doing(worker, OP_LISTXATTR);
     if (!is_bare(worker, source, 0))
         return -1;
-    const int number = pk_list_all(worker, source, names, PIECE, tree->most, NULL);
+    const int number = pk_list_all(worker, source, names, LISTED_BYTES, tree->most, NULL);
     if (number < 0)
         return -1;
     found->left = (uint32_t)number;

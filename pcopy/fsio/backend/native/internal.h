@@ -42,6 +42,8 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #ifndef PIECE /* tests compile with smaller sizes */
 #define PIECE (256u << 10) /* bytes of one read */
 #endif
+#define LISTED_BYTES (256u << 10) /* a directory whose names have more bytes is not processed as a whole but deferred */
+#define BUFFER ((PIECE > LISTED_BYTES ? PIECE : LISTED_BYTES) + 4096)
 #define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_NAME_PREFIX`` */
 #define DIRECTORY \
     (O_RDONLY | O_CLOEXEC | GUARD_FLAG(DIRECTORY_ONLY, O_DIRECTORY) | GUARD_FLAG(DIRECTORY_NOFOLLOW, O_NOFOLLOW) | \
@@ -62,7 +64,7 @@ typedef struct pk_worker {
     _Atomic uint64_t operations, wall, processor;
     /* The open directory in which the row works, if that is one below the directory of the row; otherwise -1. */
     _Atomic int inside;
-    unsigned char *buffer; /* at least PIECE + 1 bytes */
+    unsigned char *buffer; /* BUFFER bytes */
     int is_slow; /* true if its last rows took longer than SLOW each (pool.c) */
 } pk_worker;
 

@@ -95,7 +95,7 @@ static int list_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
     pk_all all;
     if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
         return -1;
-    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
+    const int number = pk_list_all(worker, directory, name, LISTED_BYTES, tree->most, &all);
     if (number < 0)
         return -1;
     found->left = (uint32_t)number;

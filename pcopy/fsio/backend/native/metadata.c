@@ -243,7 +243,7 @@ static int update_all(pk_worker *worker, pk_batch *batch, uint32_t row, int dire
     pk_all all;
     if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
         return -1;
-    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
+    const int number = pk_list_all(worker, directory, name, LISTED_BYTES, tree->most, &all);
     if (number <= 0)
         return number;
     found->block = malloc((size_t)number * (sizeof(uint64_t) + 1) + strlen(name));

@@ -15,7 +15,7 @@
 
 static int equip(pk_worker *worker, pk_backend *backend)
 {
-    void *buffer = mmap(NULL, PIECE + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *buffer = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buffer == MAP_FAILED)
         return -1;
     worker->backend = backend;
@@ -49,10 +49,10 @@ void pk_close(pk_backend *backend)
     pthread_mutex_unlock(&backend->lock);
     for (int each = 0; each < backend->threads; each++) {
         pthread_join(backend->workers[each]->thread, NULL);
-        munmap(backend->workers[each]->buffer, PIECE + 4096);
+        munmap(backend->workers[each]->buffer, BUFFER);
         free(backend->workers[each]);
     }
-    munmap(backend->main.buffer, PIECE + 4096);
+    munmap(backend->main.buffer, BUFFER);
     for (pk_attribute *each = backend->attributes; each != NULL;) {
         pk_attribute *following = each->following;
         free(each);
@@ -312,7 +312,7 @@ static int start(pk_backend *backend, const pthread_attr_t *attributes)
         return -1;
     }
     if (pthread_create(&worker->thread, attributes, work, worker)) {
-        munmap(worker->buffer, PIECE + 4096);
+        munmap(worker->buffer, BUFFER);
         free(worker);
         return -1;
     }

@@ -54,7 +54,7 @@ static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int dire
     char *name = (char *)worker->buffer;
     pk_all all;
     int left = 0;
-    const int number = pk_list_all(worker, directory, name, PIECE, batch->tree->most, &all);
+    const int number = pk_list_all(worker, directory, name, LISTED_BYTES, batch->tree->most, &all);
     if (number < 0)
         return -1;
     for (int each = 0; each < number; each++) {

@@ -18,7 +18,7 @@ typedef struct {
     uint32_t number;              /* in the frontier; NOT_NUMBERED: nothing of this directory is there yet */
     uint32_t left;                /* subdirectories from here on */
     const uint64_t *inodes;
-    char *names;                  /* joined by slashes */
+    char *names;                  /* each with a zero at its end */
     char *block;                  /* the memory of both */
     const char *name;             /* of the directory itself, in the level above it */
     uint64_t inode;
@@ -245,7 +245,8 @@ static int sum_up(pk_walk *walk, int directory, pk_listed *listed)
 
 /* The walk. */
 
-/* Find out the types that the directory does not list. Return -1 if the status of an item cannot be read. */
+/* Find out the types that the directory does not list. Return -1 if the status of an item cannot be read, or if the name
+ * is longer than those of most file systems: FUSE has names of up to 1,024 bytes. */
 static int complete_types(pk_walk *walk, int directory, pk_listed *listed)
 {
     static const pk_columns none;
@@ -257,6 +258,8 @@ static int complete_types(pk_walk *walk, int directory, pk_listed *listed)
         if (listed->all.kinds[each] == '?') {
             char one[256];
             uint32_t mode;
+            if ((size_t)(after - name) >= sizeof one)
+                return -1;
             memcpy(one, name, (size_t)(after - name));
             one[after - name] = '\0';
             doing(walk->worker, OP_STAT);
@@ -307,7 +310,7 @@ static int process(pk_walk *walk, pk_level *level)
     listed.names = (char *)walk->worker->buffer;
     if (!pk_is_directory(walk->worker, level->descriptor, level->inode, tree->source_device))
         return -1;
-    listed.number = pk_list_all(walk->worker, level->descriptor, listed.names, PIECE, tree->most, &listed.all);
+    listed.number = pk_list_all(walk->worker, level->descriptor, listed.names, LISTED_BYTES, tree->most, &listed.all);
     if (listed.number < 0 || complete_types(walk, level->descriptor, &listed) ||
         (walk->levels < tree->depth && keep_subdirectories(level, &listed)))
         return -1;
