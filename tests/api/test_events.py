@@ -18,12 +18,13 @@ from pcopy.api import results
 from pcopy.api.events import EventQueue
 from pcopy.api.running import Request, RunningJob
 from tests.api.conftest import PROGRESS, child, progress_line
-from tests.support.processes import HANGS
+from tests.support.processes import HANGS, wait_until
 
 MANY_EVENTS = f"""
 import base64, json, sys
 progress = {PROGRESS!r}
 sys.stdout = sys.stderr
+sys.stdin.buffer.raw.read(1)
 print("begin", flush=True)
 if sys.stdin.buffer.raw.read(1) != b"g":
     sys.exit(3)
@@ -42,7 +43,20 @@ MOST_OBJECTS = {pcopy.FailedItem: 1000, pcopy.Notice: 2000, pcopy.Progress: 10}
 
 def job_with_many_events(area: Path, monkeypatch: pytest.MonkeyPatch) -> RunningJob[Any]:
     child(area, monkeypatch, MANY_EVENTS.replace("COUNT", str(COUNT)))
-    return RunningJob(Request("pcopy", [], lambda finished: finished.failures))
+    job: RunningJob[Any] = RunningJob(Request("pcopy", [], lambda finished: finished.failures))
+    begin_when_heard(job)
+    return job
+
+
+def begin_when_heard(job: RunningJob[Any]) -> None:
+    """Have the job begin to report when there is a consumer, which would never get earlier events."""
+
+    def begin() -> None:
+        wait_until(lambda: bool(job._listeners))
+        job._input.write(b"g")
+        job._input.flush()
+
+    threading.Thread(target=begin, daemon=True).start()
 
 
 def go(job: RunningJob[Any]) -> None:
@@ -96,7 +110,8 @@ def test_slow_consumer_in_an_event_loop(area: Path, monkeypatch: pytest.MonkeyPa
 def test_function_that_is_called_with_progress_gets_the_newest(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
     lines = [f"print({progress_line(number)!r}, file=sys.stderr, flush=True)" for number in (1, 2, 3, 4)]
-    code = "\n".join(["import sys", lines[0], "sys.stdin.buffer.raw.read(1)", *lines[1:]])
+    pause = "sys.stdin.buffer.raw.read(1)"
+    code = "\n".join(["import sys", pause, lines[0], pause, *lines[1:]])
 
     def work(progress: pcopy.Progress) -> None:
         calls.append(progress.elapsed)
@@ -105,6 +120,7 @@ def test_function_that_is_called_with_progress_gets_the_newest(area: Path, monke
 
     child(area, monkeypatch, code)
     job: RunningJob[Any] = RunningJob(Request("pcopy", [], lambda _: None, progress=work))
+    begin_when_heard(job)
     job.wait(HANGS)
     assert calls == [1, 4]
 
@@ -119,6 +135,7 @@ def test_consumer_that_is_quick_gets_each_event_in_order(
     code = """
 import base64, json, os, sys
 sys.stdout = sys.stderr
+os.read(0, 1)
 for number in range(20):
     path = base64.b64encode(b"%d" % number * (number * 5 + 1)).decode()
     print(json.dumps({"path_b64": path, "operation": "open", "errno": 5, "message": "no"}))
@@ -128,6 +145,7 @@ for number in range(20):
 """
     child(area, monkeypatch, code)
     job: RunningJob[Any] = RunningJob(Request("pcopy", [], lambda _: None))
+    begin_when_heard(job)
     events: list[Any] = []
 
     def add(event: Any) -> None:

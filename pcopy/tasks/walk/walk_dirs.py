@@ -59,6 +59,38 @@ MAX_SECONDS_WHILE_IDLE = 0.005
 """Seconds after which one call of the backend enters no more directories if other ranks may be idle."""
 
 
+MAX_SKIPPED_ATTEMPTS = 16
+"""Maximum number of calls in which subtrees are not summed up, after attempts that failed."""
+
+
+class SubtreeSumAttempts:
+    """Decides whether one rank tries to sum up subtrees, or lists directories with the status of all items.
+
+    A directory that cannot be summed up is listed twice. These can be most directories: those with items of several
+    owners, or with files that are among the largest so far. So after a failed attempt, some calls make none.
+    """
+
+    def __init__(self, rank: Rank | None = None) -> None:
+        """``rank`` is not used; ``Rank.shared_instance`` passes it."""
+        self._skipped = 0  # calls that make no attempt from now on
+        self._next = 1
+
+    def is_next_worthwhile(self) -> bool:
+        """Return True if the next call should make an attempt."""
+        if self._skipped:
+            self._skipped -= 1
+            return False
+        return True
+
+    def record(self, summed: int, rows: int) -> None:
+        """Record that ``summed`` of the directories of an attempt were summed up."""
+        if 2 * summed >= rows:
+            self._next = 1
+            return
+        self._skipped = self._next
+        self._next = min(MAX_SKIPPED_ATTEMPTS, 2 * self._next)
+
+
 class WalkCommandLinePath(TaskKind, code=100, doing="walking", is_note=False):
     """Task of rank 0 that stats the PATH number ``number`` of the command line, and walks it. Only rank 0 can do so:
     PATHs are relative to the user's working directory, and only rank 0 has that one.
@@ -196,8 +228,11 @@ class _DirectoryWalk(DirectoriesToEnter):
         if self._finder.are_all_paths_reported(depth_of_contents(parent) + 1):
             yield from self._list_and_report_all_paths(parent, names, inodes)
             return
-        if self._finder.sums_of_subtrees(parent, names) is not None:
+        attempts = self._rank.shared_instance(SubtreeSumAttempts)
+        if self._finder.sums_of_subtrees(parent, names) is not None and attempts.is_next_worthwhile():
+            number = len(names)
             names, inodes = yield from self._sum_up_subtrees(parent, names, inodes)
+            attempts.record(number - len(names), number)
             if not names:
                 return
         found = yield from self._list_subdirectories_in_batch(parent, names, inodes)

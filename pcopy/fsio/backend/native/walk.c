@@ -1,7 +1,8 @@
 /* Rows that are subtrees: a walk goes down from the directory of the row, depth first, and does something with the
  * names of each directory.
  *
- * It ends early if its time is over, if its results are large, or if the batch is cancelled. What it has not entered by
+ * It ends early if its time is over, if its results are large, if it cannot handle several directories one after the
+ * other, or if the batch is cancelled. What it has not entered by
  * then is its frontier. A directory that this code does not handle belongs to the frontier, too: one that cannot be
  * opened or listed, is another one than the listing has shown, lies on another device, or has many names. Only if that
  * is the directory of the row, the row is deferred.
@@ -10,6 +11,7 @@
 
 #define MOST_LEVELS 32u           /* directories that are open at the same time */
 #define MOST_RESULTS (1u << 20)   /* bytes of results of a batch after which its walks enter no further directory */
+#define MOST_FAILURES 4u          /* directories in a row that this code does not handle, after which a walk ends */
 #define NOT_NUMBERED UINT32_MAX
 
 /* An open directory, and its subdirectories that are not entered yet. */
@@ -46,6 +48,7 @@ struct pk_walk {
     uint64_t *memory;             /* of PK_SUM_UP: the columns of a directory */
     pk_sums sums;
     pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
+    uint32_t failures;            /* directories that were not handled since the last one that was */
     uint32_t levels;
     pk_level level[MOST_LEVELS];
 };
@@ -139,7 +142,7 @@ static int goes_on(const pk_walk *walk)
     const pk_frontier *const frontier = &walk->found->frontier;
     pk_work *const work = walk->batch->work;
     const size_t before = atomic_load_explicit(&work->results, memory_order_relaxed);
-    return walk->levels < MOST_LEVELS && before + walk->found->text.size + frontier->left_names.size < MOST_RESULTS &&
+    return walk->levels < MOST_LEVELS && walk->failures < MOST_FAILURES && before + walk->found->text.size + frontier->left_names.size < MOST_RESULTS &&
            !atomic_load_explicit(&work->is_cancelled, memory_order_relaxed) &&
            pk_now() < walk->batch->tree->deadline;
 }
@@ -367,8 +370,12 @@ static int go_down(pk_walk *walk)
         last->names += strlen(name) + 1;
         last->inodes++;
         last->left--;
-        if (!result && (!goes_on(walk) || enter(walk, last->descriptor, name, inode, last->path)))
+        if (!result && goes_on(walk) && !enter(walk, last->descriptor, name, inode, last->path)) {
+            walk->failures = 0;
+        } else if (!result) {
+            walk->failures++;
             result = leave(walk, name, inode);
+        }
     }
     return result;
 }
