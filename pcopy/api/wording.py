@@ -1,6 +1,6 @@
 """Texts of the programs in the words of Python: ``help_in_python`` and ``message_in_python``.
 
-Help and messages name options and operands as on the command line (``--from FILE``, ``-T``, ``DST``). Whoever calls a
+Help and messages name options and operands as on the command line (``--from FILE``, ``-T``, ``DST``). A caller of a
 function knows them as keywords and parameters (``from_=FILE``, ``no_target_directory=True``, ``destination``). Which
 these are is in ``keywords.py``, which is generated from the table of options.
 """

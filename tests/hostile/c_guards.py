@@ -87,7 +87,7 @@ ROWS = (
         ("a new file's name is taken by a link",),
         "O_EXCL alone makes the kernel follow no link",
     ),
-    Row(("NEW_FILE_MODE",), ("a new file in root's directory is read before it is dressed",), UMASK, (NO_UMASK,)),
+    Row(("NEW_FILE_MODE",), ("a new file in root's directory is read before it has its metadata",), UMASK, (NO_UMASK,)),
     Row(("NEW_DIRECTORY_MODE",), ("a new directory is read before it is finished",), UMASK, (NO_UMASK,)),
     Row(
         ("NEW_DIRECTORY_OWNER", "NEW_DIRECTORY_ACL"),

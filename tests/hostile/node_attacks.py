@@ -91,7 +91,7 @@ NODE_ATTACKS = (
         _becomes_link_to("canary"),
     ),
     Attack(
-        "a FIFO under a temporary name is replaced once it is dressed",
+        "a FIFO under a temporary name is replaced once it has its metadata",
         _pipe_twice,
         Window("utime", ".pcopy-*", TARGET, when="after"),
         _temporary_becomes_own,

@@ -98,16 +98,16 @@ def _take_afterwards(stage: Stage, ended: Ended) -> list[str]:
 BEFORE_CHOWN = Window("chown", "victim", TARGET)
 
 PERMISSION_ATTACKS = (
-    Attack("a new file is read before it is dressed", _secret_file, BEFORE_CHOWN, _take, harm=_taken),
+    Attack("a new file is read before it has its metadata", _secret_file, BEFORE_CHOWN, _take, harm=_taken),
     Attack(
-        "a new file in root's directory is read before it is dressed",
+        "a new file in root's directory is read before it has its metadata",
         _secret_file_of_root,
         Window("chmod", "victim", TARGET),  # it may have its owner from the beginning
         _take,
         harm=_taken,
     ),
     Attack(
-        "a temporary file is read before it is dressed",
+        "a temporary file is read before it has its metadata",
         _large_secret_file,
         Window("chown", ".pcopy-*", TARGET),
         _take,

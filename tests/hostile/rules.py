@@ -183,7 +183,7 @@ RULES = (
         (Edit("fsio/temporary.py", "verify_name_has_inode", "status.st_ino != inode", "False"),),
         (
             "a temporary file becomes the attacker's before it is renamed",
-            "a FIFO under a temporary name is replaced once it is dressed",
+            "a FIFO under a temporary name is replaced once it has its metadata",
         ),
     ),
     Rule(
@@ -296,7 +296,7 @@ RULES = (
         ("a new device becomes one that is finished",),
     ),
     Rule(
-        "what is renamed is the node that was dressed",
+        "what is renamed is the node that has got its metadata",
         (
             Edit(
                 "fsio/new_file.py",
@@ -305,22 +305,22 @@ RULES = (
                 "os.lstat(self._original_name, dir_fd=self._directory).st_ino",
             ),
         ),
-        ("a FIFO under a temporary name is replaced once it is dressed",),
+        ("a FIFO under a temporary name is replaced once it has its metadata",),
     ),
     Rule(
-        "a small file is private until it is dressed",
+        "a small file is private until it has its metadata",
         (
             NO_UMASK,
             Edit(
                 "fsio/backend/copy_rows.py", "CopySmallFilesBatchProcessor._create_copy_in_few_calls", "0o600", "0o666"
             ),
         ),
-        ("a new file in root's directory is read before it is dressed",),
+        ("a new file in root's directory is read before it has its metadata",),
     ),
     Rule(
-        "a file that NewFile makes is private until it is dressed",
+        "a file that NewFile makes is private until it has its metadata",
         (NO_UMASK, Edit("fsio/temporary.py", "create_private_file", "0o600", "0o666")),
-        ("a new file is read before it is dressed", "a temporary file is read before it is dressed"),
+        ("a new file is read before it has its metadata", "a temporary file is read before it has its metadata"),
     ),
     Rule(
         "a new directory is private until it is finished",

@@ -297,12 +297,7 @@ class NativeListPathsBatch(NativeDirectoryContentsBatch):
         result, done = self._paths_result, int(OutcomeCode.DONE)
         rows = [row for row, code in enumerate(result.verdicts.codes) if code == done]
         result.packed_paths = b"".join(_used(self._directories[row].text) for row in rows)
-        result.not_entered = [
-            group
-            for row in rows
-            if self._directories[row].frontier.left
-            for group in _directories_not_entered(self._names[row], self._directories[row].frontier)
-        ]
+        result.not_entered = _all_directories_not_entered(rows, self._names, self._directories)
 
 
 class NativeSumDirectoriesBatch(NativeBatch):
@@ -335,12 +330,7 @@ class NativeSumDirectoriesBatch(NativeBatch):
             raise MemoryError
         rows = [row for row, code in enumerate(result.verdicts.codes) if code == done]
         result.summed = [each for row in rows for each in _summed_directories(self._names[row], self._directories[row])]
-        result.not_entered = [
-            group
-            for row in rows
-            if self._directories[row].frontier.left
-            for group in _directories_not_entered(self._names[row], self._directories[row].frontier)
-        ]
+        result.not_entered = _all_directories_not_entered(rows, self._names, self._directories)
 
 
 _SUMMED_FORMAT = Struct("=QQ10I")
@@ -366,6 +356,18 @@ def _paths_of_entered(top: bytes, frontier: Any) -> list[bytes]:
 def _used(memory: Any) -> bytes:
     """Return the bytes in a ``pk_memory``."""
     return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""
+
+
+def _all_directories_not_entered(
+    rows: Sequence[int], names: Sequence[bytes], directories: Any
+) -> list[DirectoriesNotEntered]:
+    """Return the directories that the walks of some rows have not entered, by parent. ``names`` are those of all rows,
+    ``directories`` their ``pk_directory`` structures.
+    """
+    frontiers = ((names[row], directories[row].frontier) for row in rows)
+    return [
+        group for name, frontier in frontiers if frontier.left for group in _directories_not_entered(name, frontier)
+    ]
 
 
 def _directories_not_entered(top: bytes, frontier: Any) -> Iterator[DirectoriesNotEntered]:

@@ -29,6 +29,7 @@ from pcopy.fsio.backend.directory_batches import (
     ListPathsBatch,
     SumDirectoriesBatch,
 )
+from pcopy.fsio.backend.interface import ColumnSums
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -229,9 +230,10 @@ class _DirectoryWalk(DirectoriesToEnter):
             yield from self._list_and_report_all_paths(parent, names, inodes)
             return
         attempts = self._rank.shared_instance(SubtreeSumAttempts)
-        if self._finder.sums_of_subtrees(parent, names) is not None and attempts.is_next_worthwhile():
+        sums = self._finder.sums_of_subtrees(parent, names)
+        if sums is not None and attempts.is_next_worthwhile():
             number = len(names)
-            names, inodes = yield from self._sum_up_subtrees(parent, names, inodes)
+            names, inodes = yield from self._sum_up_subtrees(parent, names, inodes, sums)
             attempts.record(number - len(names), number)
             if not names:
                 return
@@ -276,18 +278,18 @@ class _DirectoryWalk(DirectoriesToEnter):
                 yield from self._enter_directory(parent, names[row], inodes[row])
 
     def _sum_up_subtrees(
-        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
+        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], sums: tuple[ColumnSums, int]
     ) -> TicketGenerator[tuple[Sequence[bytes], Sequence[int]]]:
         """Add everything in sub-directories of ``parent`` and below to the sums by one call of the backend, if nothing
         but sums is reported. Return the names and inode numbers of those that the backend has not summed up.
+
+        ``sums`` are those of ``FoundItemReporter.sums_of_subtrees``.
         """
         rank, finder = self._rank, self._finder
         try:
             directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
         except Problem:  # ``_enter_directory`` reports the error for each directory
             return names, inodes
-        sums = finder.sums_of_subtrees(parent, names)
-        assert sums is not None
         depth = depth_of_contents(parent)
         batch = SumDirectoriesBatch(
             directory,
