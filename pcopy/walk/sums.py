@@ -33,8 +33,9 @@ from pcopy.walk.output_formats import BLOCK_BYTES, TYPE_WORDS
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.directory_batches import DirectoryTotals, SummedDirectory
+    from pcopy.fsio.backend.directory_batches import DirectoryTotals
     from pcopy.fsio.backend.interface import FileOperationBackend
+    from pcopy.fsio.backend.walk_batches import SummedDirectory
 
 LARGEST_SHOWN = 20
 """Number of the largest files, and of the largest directories, that are listed by name."""

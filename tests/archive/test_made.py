@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT
 from pcopy.tasks.archive.simple_files import OwnerNames, SimpleFiles
 from pcopy.tasks.archive.written_records import digest_of_descriptions
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import CompareDirectoriesBatch, DirectoryContentsResult, ItemCounts
+from pcopy.fsio.backend.directory_batches import CompareDirectoriesBatch, DirectoryContentsResult
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNERSHIP, SIZE

@@ -18,14 +18,9 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import ALL_COLUMNS, MODE_COLUMN, SIZE_COLUMN, OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import (
-    ListDirectoriesBatch,
-    ListDirectoriesResult,
-    ListPathsBatch,
-    ListPathsResult,
-    SumDirectoriesBatch,
-)
+from pcopy.fsio.backend.directory_batches import ListDirectoriesBatch, ListDirectoriesResult
 from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.walk_batches import ListPathsBatch, ListPathsResult, SumDirectoriesBatch
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 
@@ -72,9 +67,11 @@ def reported(
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     at = os.stat(place).st_dev if device is None else device
+    walks = {"depth": 0, "deadline": 0.0} if batch is ListPathsBatch else {}
     try:
         result = done(
-            backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"max_names": 100, **wanted})
+            backend,
+            batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"max_names": 100, **walks, **wanted}),
         )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
@@ -195,9 +192,10 @@ def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -
     assert sorted(result.packed_paths.split(b"\0")[:-1]) == sorted(paths)
     others = len(letters) - sum(map(letters.count, b"fdl"))
     assert result.counts[:4] == (letters.count(b"f"), letters.count(b"d"), letters.count(b"l"), others)
-    assert others >= 2 and result.remaining == {}
-    (group,) = result.not_entered
-    assert (group.parent, group.parent_inode) == (b"full", os.stat(place / "full").st_ino)
+    assert others >= 2
+    (group,) = result.remaining
+    assert (group.directory, group.directory_inode) == (b"full", os.stat(place / "full").st_ino)
+    assert group.kinds == b"dd"
     inside = dict(zip(group.names, group.inodes, strict=True))
     assert inside == {os.fsencode(name): os.stat(place / "full" / name).st_ino for name in ("inner", "second")}
 
@@ -228,10 +226,10 @@ def test_subtree_is_listed_or_left_to_the_caller(
     paths = result.packed_paths.split(b"\0")[:-1]
     assert sum(result.counts[:4]) == len(paths)
     left = []
-    for group in result.not_entered:
-        assert os.stat(tmp_path / os.fsdecode(group.parent)).st_ino == group.parent_inode
+    for group in result.remaining:
+        assert os.stat(tmp_path / os.fsdecode(group.directory)).st_ino == group.directory_inode
         for name, inode in zip(group.names, group.inodes, strict=True):
-            left.append(group.parent + b"/" + name)
+            left.append(group.directory + b"/" + name)
             assert os.stat(tmp_path / os.fsdecode(left[-1])).st_ino == inode
     inside = [path for path in left for path in found_below(tmp_path, path, depth + 1)]
     assert sorted(paths + inside) == sorted(
@@ -260,8 +258,8 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
     directory = os.open(tmp_path, os.O_RDONLY)
     status = os.fstat(directory)
     batch = SumDirectoriesBatch(
-        directory, b"0/1/2", array("Q", [os.stat(tmp_path / name).st_ino for name in names]), status.st_dev, 100, tally,
-        60_000, depth, deadline,
+        directory, b"0/1/2", array("Q", [os.stat(tmp_path / name).st_ino for name in names]), status.st_dev, 100, depth,
+        deadline, tally, 60_000,
     )  # fmt: skip
     result = done(backend, batch)
     os.close(directory)
@@ -279,7 +277,7 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
         assert each.allocated == sum(512 * one.st_blocks for one in statuses)
         assert (each.user, each.group) == ((os.geteuid(), os.getegid()) if kinds else (0, 0))
     assert tally.sums()["bytes"] == sum(each.size for each in result.summed)
-    left = {group.parent + b"/" + name for group in result.not_entered for name in group.names}
+    left = {group.directory + b"/" + name for group in result.remaining for name in group.names}
     summed = {each.path for each in result.summed}
     entered = {
         path
@@ -315,7 +313,7 @@ def test_directory_that_cannot_be_opened_is_left_to_the_caller(make_backend: Bac
         make_backend, tmp_path, ["top"], path_prefix=b"", depth=9, deadline=float(1 << 30)
     )
     assert sorted(result.packed_paths.split(b"\0")[:-1]) == [b"top/closed", b"top/open", b"top/open/file"]
-    left = [name for group in result.not_entered for name in group.names]
+    left = [name for group in result.remaining for name in group.names]
     assert left == ([] if os.geteuid() == 0 else [b"closed"])
 
 
@@ -334,7 +332,7 @@ def test_unusual_directories_take_the_slow_path(
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
-    assert (result.contents if batch is ListDirectoriesBatch else result.remaining) == {}
+    assert (result.contents if batch is ListDirectoriesBatch else result.frontiers) == {}
     assert batch is ListDirectoriesBatch or (result.packed_paths, sum(result.counts)) == (b"", 0)
     assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pcopy.archive.headers import archived_sizes_of_regular_files, pax_mtime_header_block, trailing_file_header_fields
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch, ReadTarMembersBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch, ReadTarMembersBatch
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, ItemCounts, SetMetadataInDirectoriesBatch
+from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, SetMetadataInDirectoriesBatch
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import PreservedMetadataKinds, has_capability
 from tests.fsio.backend_bench import BackendFactory, done

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, ItemCounts, RemoveDirectoriesBatch
+from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, RemoveDirectoriesBatch
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done

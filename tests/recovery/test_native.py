@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from pcopy.fsio.backend.directory_batches import ListPathsBatch, ListPathsResult
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.native import NativeBackend
+from pcopy.fsio.backend.walk_batches import ListPathsBatch, ListPathsResult
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.recovery.calls import Calls
 from tests.recovery.campaign import play
@@ -121,9 +121,9 @@ def test_type_of_a_long_name_is_found_out_or_left_to_the_caller(length: int, mon
             array("Q", [world.calls.stat(b"/top").st_ino]),
             world.calls.stat(b"/top").st_dev,
             10,
-            b"/",
             5,
             world.now + 1,
+            b"/",
         )
         ticket = backend.submit_batch(batch)
         while not ticket.is_done:
@@ -135,7 +135,7 @@ def test_type_of_a_long_name_is_found_out_or_left_to_the_caller(length: int, mon
     assert not world.play()
     (result,) = found
     paths = result.packed_paths.split(b"\0")[:-1]
-    left = [group.parent + b"/" + name for group in result.not_entered for name in group.names]
+    left = [group.directory + b"/" + name for group in result.remaining for name in group.names]
     if length > 255:
         assert (paths, left) == ([b"/top/inner"], [b"top/inner"])
     else:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pcopy.archive.headers import archived_sizes_of_regular_files
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.descriptions import unpack_item_to_archive
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, archive_pieces_of_records

@@ -9,6 +9,7 @@ one. Each type of batch is a single step, so that the caller can select rows bet
   compares extended attributes, ``CopySmallFilesBatch`` copies files, and ``CreateSmallFilesBatch`` creates files from
   memory.
 - ``ReadSmallFilesBatch`` reads files for their digests.
+- ``FindItemsWithoutXattrsBatch`` and ``ReadTarMembersBatch`` archive small files.
 - ``SetMetadataBatch`` and ``SetUniformMetadataBatch`` set owners and modes of existing items; ``RemoveItemsBatch``
   removes items.
 
@@ -22,14 +23,22 @@ A result has one row for each row of its batch, in the same order. Rows that a b
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from enum import IntEnum
+from struct import Struct
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend.columns import SCAN_COLUMNS, BatchOutcomeColumns, IdentityMarksByRow, ItemStatusColumns
 from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe
 
 Result = TypeVar("Result")
+
+MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
+"""Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,
+ctime, mode, user, group, bytes of the member in the archive.
+"""
 
 UNCHANGED_VALUE = 0xFFFFFFFF
 """Value for a mode, owner or group that is not to be changed: the -1 of chown(2) as 32 bits."""
@@ -105,6 +114,9 @@ class LightDataclass:
 
 class FileOperationBatch(LightDataclass, Generic[Result]):
     """An operation on many items, which are submitted to a backend together. ``Result`` is the type of its result."""
+
+    row_kind = "item"
+    """What a row of the batch is: an ``item``, a ``directory`` with the items in it, or a ``subtree``."""
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:
@@ -338,6 +350,8 @@ class SyncDirectoriesBatch(FileOperationBatch[BatchResult]):
     cancelled.
     """
 
+    row_kind = "directory"
+
     directories: tuple[int, ...]
 
     @property
@@ -451,3 +465,62 @@ class BenchmarkCallsBatch(NamesInDirectoryBatch[BatchResult]):
 
     operation: BenchmarkOperation
     new_names: bytes = b""
+
+
+class ItemCounts(NamedTuple):
+    """Counts of items that were processed completely, by type.
+
+    ``bytes`` is the size of the files. If two trees are compared, a pair of items counts once, and ``bytes`` is the
+    number of bytes read from both. ``changed`` is the number of items whose metadata were changed.
+    """
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    other_items: int = 0
+    bytes: int = 0
+    changed: int = 0
+
+
+class FindItemsWithoutXattrsBatch(NamesInDirectoryBatch[BatchResult]):
+    """Find the items that have no extended attribute and no ACL that a copy would get.
+
+    These items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
+    """
+
+
+class ReadTarMembersBatch(FileOperationBatch[BatchResult]):
+    """Read small regular files, of several directories, as members of a tar archive.
+
+    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
+    changed, or needs a header of another kind gets ``SLOW_PATH``: the caller reads it; the contents of its part of
+    ``buffer`` are undefined then.
+
+    Fields:
+        names: names of the files, joined by slashes.
+        rows: status of the files and bytes in the archive, each in the format of ``MEMBER_ROW_FORMAT``, joined.
+        source_directories: for each directory its descriptor, the number of its rows, and the prefix of its names in
+            the archive.
+        buffer: the memory for the members, filled with zeros.
+        owner_fields: by (uid, gid), the last part of a tar header, from its type field on, and the sum of the bytes of
+            that part, for the checksum.
+        pax_header: the header block that precedes a pax record with an mtime.
+    """
+
+    names: bytes
+    rows: bytes
+    source_directories: Sequence[tuple[int, int, bytes]]
+    buffer: bytearray
+    owner_fields: dict[tuple[int, int], tuple[bytes, int]]
+    pax_header: bytes
+
+    @property
+    def directory(self) -> int:
+        return self.source_directories[0][0]
+
+    @property
+    def directory_descriptors(self) -> tuple[int, ...]:
+        return tuple({directory for directory, _, _ in self.source_directories})
+
+    def __len__(self) -> int:
+        return len(self.rows) // MEMBER_ROW_FORMAT.size

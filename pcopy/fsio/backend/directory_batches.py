@@ -1,4 +1,4 @@
-"""Batches whose rows are whole directories, and batches for archives of small files. Only the C backend supports them.
+"""Batches whose rows are whole directories. Only the C backend supports them.
 
 A row of such a batch is a directory. All rows are directories in the same parent directory; some batches have a parent
 directory in the source and one in the target. Such batches pay off only if one call does everything for a directory, so
@@ -10,13 +10,11 @@ as they process all directories with the Python backend.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchResult, FileOperationBatch, NamesInDirectoryBatch
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchResult, ItemCounts, NamesInDirectoryBatch
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
@@ -28,14 +26,6 @@ from pcopy.fsio.backend.columns import (
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums
-
-SUMMED_KINDS = b"fdlpscb"
-"""Letters of the types of items, in the order of ``SummedDirectory.kinds``."""
-
-MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
-"""Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,
-ctime, mode, user, group, bytes of the member in the archive.
-"""
 
 DIRECTORY_METADATA_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN
 """Columns of the metadata that a directory gets after everything in it was copied: mode, owner, group, atime, mtime."""
@@ -148,6 +138,8 @@ class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
         settings: settings of the batch.
     """
 
+    row_kind = "directory"
+
     target: int
     inodes: array[int]
     settings: DirectoryBatchSettings
@@ -223,6 +215,8 @@ class ListDirectoriesBatch(NamesInDirectoryBatch[ListDirectoriesResult]):
         max_summed_file_bytes: size in bytes of the largest file that may be added to ``column_sums``.
     """
 
+    row_kind = "directory"
+
     inodes: array[int]
     device: int
     max_names: int
@@ -250,21 +244,6 @@ class UnprocessedItems(NamedTuple):
     other_inodes: array[int]
 
 
-class ItemCounts(NamedTuple):
-    """Counts of items that were processed completely, by type.
-
-    ``bytes`` is the size of the files. If two trees are compared, a pair of items counts once, and ``bytes`` is the
-    number of bytes read from both. ``changed`` is the number of items whose metadata were changed.
-    """
-
-    files: int = 0
-    directories: int = 0
-    links: int = 0
-    other_items: int = 0
-    bytes: int = 0
-    changed: int = 0
-
-
 class DirectoryContentsResult(BatchResult):
     """The result of a batch that processes the contents of directories.
 
@@ -278,115 +257,6 @@ class DirectoryContentsResult(BatchResult):
 
     counts: ItemCounts
     remaining: dict[int, UnprocessedItems]
-
-
-class DirectoriesNotEntered(NamedTuple):
-    """Directories of one parent that a batch has not entered, so that the caller has to.
-
-    Fields:
-        parent: path of the parent, relative to the parent directory of the batch.
-        parent_inode: inode number of the parent.
-        names: names of the directories.
-        inodes: inode numbers that the parent lists for them.
-    """
-
-    parent: bytes
-    parent_inode: int
-    names: Sequence[bytes]
-    inodes: Sequence[int]
-
-
-class ListPathsResult(DirectoryContentsResult):
-    """The result of ``ListPathsBatch``, a batch that finds the paths of everything in directories.
-
-    ``packed_paths`` has the paths of all items, each followed by a zero byte. ``not_entered`` has the directories among
-    these items that were not entered, by parent; ``remaining`` is empty.
-    """
-
-    packed_paths: bytes = b""
-    not_entered: Sequence[DirectoriesNotEntered] = ()
-
-
-class ListPathsBatch(NamesInDirectoryBatch[ListPathsResult]):
-    """Open directories and return the paths of everything in them and below.
-
-    A directory below the rows is not entered if the time is over, if it is too deep, or if it would get the code
-    ``SLOW_PATH`` as a row.
-
-    Fields:
-        directory: descriptor of the parent directory.
-        names: names of the directories, joined by slashes.
-        inodes: inode numbers that they must have.
-        device: st_dev that they must have.
-        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
-        path_prefix: path of the parent directory, with a slash at its end; all returned paths begin with it.
-        depth: how many levels of directories below the rows may be entered.
-        deadline: time (``time.monotonic``) after which no further directory below the rows is entered.
-    """
-
-    inodes: array[int]
-    device: int
-    max_names: int
-    path_prefix: bytes
-    depth: int = 0
-    deadline: float = 0.0
-
-
-class SummedDirectory(NamedTuple):
-    """A directory whose items were added to the sums of a batch. All of them have one owner and one group.
-
-    Fields:
-        path: path of the directory, relative to the parent directory of the batch.
-        size: bytes of the files.
-        allocated: bytes of storage that are allocated for all items.
-        kinds: number of items of each type, in the order of ``SUMMED_KINDS``.
-        user: owner of all items.
-        group: group of all items.
-    """
-
-    path: bytes
-    size: int
-    allocated: int
-    kinds: Sequence[int]
-    user: int
-    group: int
-
-
-class SumDirectoriesResult(BatchResult):
-    """The result of ``SumDirectoriesBatch``: the directories that were summed up, and, by parent, those that were not
-    entered.
-    """
-
-    summed: Sequence[SummedDirectory]
-    not_entered: Sequence[DirectoriesNotEntered]
-
-
-class SumDirectoriesBatch(NamesInDirectoryBatch[SumDirectoriesResult]):
-    """Open directories, and add the status of everything in them and below to sums.
-
-    This requires that all items of a directory have one owner and group, that their names are printable ASCII, and that
-    no file is larger than ``max_summed_file_bytes``. Another directory gets the code ``SLOW_PATH``, or is not entered
-    if it is below one of the rows.
-
-    Fields:
-        directory: descriptor of the parent directory.
-        names: names of the directories, joined by slashes.
-        inodes: inode numbers that they must have.
-        device: st_dev that they must have.
-        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
-        column_sums: the sums; threads cannot be used with them.
-        max_summed_file_bytes: size in bytes of the largest file that may be added to them.
-        depth: how many levels of directories below the rows may be entered.
-        deadline: time (``time.monotonic``) after which no further directory below the rows is entered.
-    """
-
-    inodes: array[int]
-    device: int
-    max_names: int
-    column_sums: ColumnSums
-    max_summed_file_bytes: int
-    depth: int = 0
-    deadline: float = 0.0
 
 
 class SetMetadataInDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
@@ -406,6 +276,8 @@ class SetMetadataInDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResul
         uid: the new owner, or ``UNCHANGED_VALUE`` (``pcopy.fsio.backend.batches``).
         gid: the new group, or ``UNCHANGED_VALUE``.
     """
+
+    row_kind = "directory"
 
     inodes: array[int]
     device: int
@@ -431,6 +303,8 @@ class CompareDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
             ``pcopy.tasks.compare.properties`` defines them.
         modify_window: seconds by which mtimes may differ.
     """
+
+    row_kind = "directory"
 
     target: int
     inodes: array[int]
@@ -459,6 +333,8 @@ class RemoveDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
     """
 
+    row_kind = "directory"
+
     inodes: array[int]
     device: int
     max_names: int
@@ -478,51 +354,9 @@ class FinishDirectoriesBatch(NamesInDirectoryBatch[BatchResult]):
         settings: settings of the batch.
     """
 
+    row_kind = "directory"
+
     rows: ItemStatusColumns
     marks: tuple[bytes, ...]
     created_by_job: bytes
     settings: DirectoryBatchSettings
-
-
-class FindItemsWithoutXattrsBatch(NamesInDirectoryBatch[BatchResult]):
-    """Find the items that have no extended attribute and no ACL that a copy would get.
-
-    These items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
-    """
-
-
-class ReadTarMembersBatch(FileOperationBatch[BatchResult]):
-    """Read small regular files, of several directories, as members of a tar archive.
-
-    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
-    changed, or needs a header of another kind gets ``SLOW_PATH``: the caller reads it; the contents of its part of
-    ``buffer`` are undefined then.
-
-    Fields:
-        names: names of the files, joined by slashes.
-        rows: status of the files and bytes in the archive, each in the format of ``MEMBER_ROW_FORMAT``, joined.
-        source_directories: for each directory its descriptor, the number of its rows, and the prefix of its names in
-            the archive.
-        buffer: the memory for the members, filled with zeros.
-        owner_fields: by (uid, gid), the last part of a tar header, from its type field on, and the sum of the bytes of
-            that part, for the checksum.
-        pax_header: the header block that precedes a pax record with an mtime.
-    """
-
-    names: bytes
-    rows: bytes
-    source_directories: Sequence[tuple[int, int, bytes]]
-    buffer: bytearray
-    owner_fields: dict[tuple[int, int], tuple[bytes, int]]
-    pax_header: bytes
-
-    @property
-    def directory(self) -> int:
-        return self.source_directories[0][0]
-
-    @property
-    def directory_descriptors(self) -> tuple[int, ...]:
-        return tuple({directory for directory, _, _ in self.source_directories})
-
-    def __len__(self) -> int:
-        return len(self.rows) // MEMBER_ROW_FORMAT.size

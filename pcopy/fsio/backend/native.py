@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, XATTRS_OF_LUSTRE_FILES, XattrKind, xattr_kind
 from pcopy.fsio.attributes import is_xattr_copied
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.batches import FileOperationBatch, ListNamesBatch, ListNamesResult, SyncDirectoriesBatch
-from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
-from pcopy.fsio.backend.directory_batches import (
+from pcopy.fsio.backend.batches import (
+    FileOperationBatch,
     FindItemsWithoutXattrsBatch,
-    ListDirectoriesBatch,
+    ListNamesBatch,
+    ListNamesResult,
     ReadTarMembersBatch,
-    SumDirectoriesBatch,
+    SyncDirectoriesBatch,
 )
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
 from pcopy.fsio.backend.interface import BackendSettings, BatchTicket
 from pcopy.fsio.backend.item_rows import sync_directories
 from pcopy.fsio.backend.native_batches import DEFERRED_CODE, NativeBatch, NativeBatchWithoutFallback, native_batch
-from pcopy.fsio.backend.native_directories import native_directory_batch
 from pcopy.fsio.backend.native_pool import NativeThreadPool
 from pcopy.fsio.backend.plan_copies import PlanCopiesBatch, PlanCopiesResult, file_copy_plans
 from pcopy.fsio.backend.python import FILES_PER_POLL, BatchProcessor, FinishedBatchTicket
@@ -227,9 +227,7 @@ class NativeBackend:
             self.pool.apply_requested_thread_count()
         rows = self._native_batch(batch)
         rows.batch.at_once = self.pool.max_rows_modifying_directory(rows.batch.rows)
-        fills_tally = isinstance(batch, SumDirectoriesBatch) or (
-            isinstance(batch, ListDirectoriesBatch) and batch.column_sums is not None
-        )
+        fills_tally = bool(rows.batch.tree and rows.batch.tree.tally)
         if fills_tally and not self.runs_in_poll:
             rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects the tally
         ticket: NativeBatchTicket[Any] = NativeBatchTicket(self, batch, rows)
@@ -245,8 +243,16 @@ class NativeBackend:
         """Return an object with the batch as a C structure, which has pointers to the batch's columns."""
         if isinstance(batch, (FindItemsWithoutXattrsBatch, ReadTarMembersBatch)):
             return NativeBatchWithoutFallback(self._settings, batch)
-        rows = native_directory_batch(self._settings, batch)
-        return rows or native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
+        # A job without directories, or without subtrees, loads no module for them.
+        if batch.row_kind == "directory":
+            from pcopy.fsio.backend.native_directories import native_directory_batch
+
+            return native_directory_batch(self._settings, batch)
+        if batch.row_kind == "subtree":
+            from pcopy.fsio.backend.native_walk import native_walk_batch
+
+            return native_walk_batch(batch)
+        return native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
         opened = self._opened

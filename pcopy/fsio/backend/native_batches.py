@@ -17,6 +17,7 @@ from typing import Any
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
+    MEMBER_ROW_FORMAT,
     BatchResult,
     BenchmarkCallsBatch,
     CompareXattrsBatch,
@@ -26,8 +27,11 @@ from pcopy.fsio.backend.batches import (
     CreateSmallFilesResult,
     Digests,
     FileOperationBatch,
+    FindItemsWithoutXattrsBatch,
+    ItemCounts,
     ReadSmallFilesBatch,
     ReadSmallFilesResult,
+    ReadTarMembersBatch,
     RemoveItemsBatch,
     RemoveItemsResult,
     SetMetadataBatch,
@@ -53,7 +57,6 @@ from pcopy.fsio.backend.columns import (
     column_of_zeros,
 )
 from pcopy.fsio.backend.copy_rows import CopySmallFilesBatchProcessor
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch, ReadTarMembersBatch
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.backend.item_rows import (
     CompareXattrsBatchProcessor,
@@ -261,7 +264,7 @@ class NativeBatchWithoutFallback(NativeBatch):
 
     def __init__(self, settings: BackendSettings, batch: FindItemsWithoutXattrsBatch | ReadTarMembersBatch) -> None:
         kind = _lib.PK_BARE if isinstance(batch, FindItemsWithoutXattrsBatch) else _lib.PK_MEMBER
-        super().__init__(kind, batch, BatchResult(BatchOutcomeColumns(len(batch))), _raise_unexpected_deferral)
+        super().__init__(kind, batch, BatchResult(BatchOutcomeColumns(len(batch))), raise_unexpected_deferral)
         self.batch.flags = native_batch_flags(settings)
         if isinstance(batch, ReadTarMembersBatch):
             self._set_member_pointers(batch)
@@ -427,7 +430,7 @@ def _native_benchmark_batch(batch: BenchmarkCallsBatch) -> NativeBatch:
     its result.
     """
     tried = BatchResult(BatchOutcomeColumns(len(batch)))
-    rows = NativeBatch(_lib.PK_TRY, batch, tried, _raise_unexpected_deferral)
+    rows = NativeBatch(_lib.PK_TRY, batch, tried, raise_unexpected_deferral)
     rows.batch.flags = int(batch.operation)
     if batch.new_names:
         rows.batch.new_names = rows.column_pointer("char[]", batch.new_names)
@@ -435,7 +438,7 @@ def _native_benchmark_batch(batch: BenchmarkCallsBatch) -> NativeBatch:
     return rows
 
 
-def _raise_unexpected_deferral() -> BatchProcessor:
+def raise_unexpected_deferral() -> BatchProcessor:
     """Raise ``AssertionError``: the C code has left rows of the batch to Python, which cannot process this batch.
 
     Batches that Python can process have a function here that returns a processor.
@@ -487,3 +490,9 @@ def _native_compare_batch(settings: BackendSettings, batch: CompareXattrsBatch) 
         rows.batch.new_names_size = len(batch.new_names)
     rows.batch.flags = native_batch_flags(settings)
     return rows
+
+
+def summed_item_counts(sums: Any) -> ItemCounts:
+    """Return the sum of the counts of all rows (``pk_sums``)."""
+    numbers, width = array("Q", _ffi.buffer(sums)[:]), len(ItemCounts._fields)
+    return ItemCounts(*(sum(numbers[column::width]) for column in range(width)))

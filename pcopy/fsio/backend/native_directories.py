@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from struct import Struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, NamesInDirectoryBatch, SyncDirectoriesBatch
+from pcopy.fsio.backend.batches import (
+    BatchResult,
+    FileOperationBatch,
+    ItemCounts,
+    NamesInDirectoryBatch,
+    SyncDirectoriesBatch,
+)
 from pcopy.fsio.backend.columns import (
     ALL_COLUMNS,
     ATIME_COLUMN,
@@ -29,7 +34,6 @@ from pcopy.fsio.backend.columns import (
 )
 from pcopy.fsio.backend.directory_batches import (
     CompareDirectoriesBatch,
-    DirectoriesNotEntered,
     DirectoryBatchSettings,
     DirectoryContents,
     DirectoryContentsResult,
@@ -37,18 +41,12 @@ from pcopy.fsio.backend.directory_batches import (
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
     FinishDirectoriesBatch,
-    ItemCounts,
     ListDirectoriesBatch,
     ListDirectoriesResult,
-    ListPathsBatch,
-    ListPathsResult,
     PartlyProcessedDirectory,
     PresentDirectoryStatus,
     RemoveDirectoriesBatch,
     SetMetadataInDirectoriesBatch,
-    SumDirectoriesBatch,
-    SumDirectoriesResult,
-    SummedDirectory,
     UnprocessedItems,
 )
 from pcopy.fsio.backend.interface import BackendSettings
@@ -57,8 +55,9 @@ from pcopy.fsio.backend.native_batches import (
     NativeBatch,
     mark_deferred_rows_for_slow_path,
     native_batch_flags,
+    raise_unexpected_deferral,
+    summed_item_counts,
 )
-from pcopy.fsio.backend.python import BatchProcessor
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, has_capability
 
@@ -86,7 +85,7 @@ class NativeDirectoriesBatch(NativeBatch):
         result: BatchResult,
         target: int,
     ) -> None:
-        super().__init__(kind, batch, result, _raise_unexpected_deferral)
+        super().__init__(kind, batch, result, raise_unexpected_deferral)
         self._tree = _batch_settings_struct(batch.settings)
         to = self.batch
         to.target = target
@@ -141,7 +140,7 @@ class NativeListDirectoriesBatch(NativeBatch):
     def __init__(self, batch: ListDirectoriesBatch) -> None:
         number = len(batch)
         self._list_result = ListDirectoriesResult(BatchOutcomeColumns(number), {})
-        super().__init__(_lib.PK_LOOK, batch, self._list_result, _raise_unexpected_deferral)
+        super().__init__(_lib.PK_LOOK, batch, self._list_result, raise_unexpected_deferral)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self._tree = tree = _ffi.new("pk_tree *")
@@ -197,12 +196,11 @@ class NativeDirectoryContentsBatch(NativeBatch):
     def __init__(
         self,
         kind: int,
-        batch: SetMetadataInDirectoriesBatch | CompareDirectoriesBatch | RemoveDirectoriesBatch | ListPathsBatch,
-        done: DirectoryContentsResult | None = None,
+        batch: SetMetadataInDirectoriesBatch | CompareDirectoriesBatch | RemoveDirectoriesBatch,
     ) -> None:
         number = len(batch)
-        self._contents_result = done or DirectoryContentsResult(BatchOutcomeColumns(number), ItemCounts(), {})
-        super().__init__(kind, batch, self._contents_result, _raise_unexpected_deferral)
+        self._contents_result = DirectoryContentsResult(BatchOutcomeColumns(number), ItemCounts(), {})
+        super().__init__(kind, batch, self._contents_result, raise_unexpected_deferral)
         self._tree: Any = _ffi.new("pk_tree *")
         self._directories: Any = _ffi.new("pk_directory[]", number)
         self._sums: Any = _ffi.new("pk_sums[]", number)
@@ -221,10 +219,9 @@ class NativeDirectoryContentsBatch(NativeBatch):
 
     def fill_in_batch_result(self) -> None:
         result, directories = self._contents_result, self._directories
-        codes, width = result.verdicts.codes, len(ItemCounts._fields)
+        codes = result.verdicts.codes
         mark_deferred_rows_for_slow_path(codes)
-        numbers = array("Q", _ffi.buffer(self._sums)[:])
-        result.counts = ItemCounts(*(sum(numbers[column::width]) for column in range(width)))
+        result.counts = summed_item_counts(self._sums)
         done = int(OutcomeCode.DONE)
         for row, code in enumerate(codes):
             found = directories[row]
@@ -278,111 +275,6 @@ class NativeRemoveDirectoriesBatch(NativeDirectoryContentsBatch):
         self._tree.source_device = batch.device
 
 
-class NativeListPathsBatch(NativeDirectoryContentsBatch):
-    """A batch that returns the paths of all items in directories (``ListPathsBatch``), as a C structure with pointers
-    to its columns.
-    """
-
-    def __init__(self, batch: ListPathsBatch) -> None:
-        self._paths_result = ListPathsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_PATHS, batch, self._paths_result)
-        self._tree.source_device = batch.device
-        self._tree.depth, self._tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
-        self._path_prefix = _ffi.new("char[]", batch.path_prefix)
-        self.batch.prefixes = self._path_prefix
-        self._names = batch.names.split(b"/")
-
-    def fill_in_batch_result(self) -> None:
-        super().fill_in_batch_result()
-        result, done = self._paths_result, int(OutcomeCode.DONE)
-        rows = [row for row, code in enumerate(result.verdicts.codes) if code == done]
-        result.packed_paths = b"".join(_used(self._directories[row].text) for row in rows)
-        result.not_entered = _all_directories_not_entered(rows, self._names, self._directories)
-
-
-class NativeSumDirectoriesBatch(NativeBatch):
-    """A batch that sums up everything in directories and below (``SumDirectoriesBatch``), as a C structure with
-    pointers to its columns. Directories that C defers get the code ``SLOW_PATH``: the caller processes them.
-    """
-
-    def __init__(self, batch: SumDirectoriesBatch) -> None:
-        number = len(batch)
-        self._sum_result = SumDirectoriesResult(BatchOutcomeColumns(number), (), ())
-        super().__init__(_lib.PK_SUM_UP, batch, self._sum_result, _raise_unexpected_deferral)
-        if len(batch.inodes) != number:
-            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
-        self._tree = tree = _ffi.new("pk_tree *")
-        tree.source_device, tree.most = batch.device, batch.max_names + 1
-        tree.depth, tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
-        tree.tally, tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
-        self._directories: Any = _ffi.new("pk_directory[]", number)
-        self._sums: Any = _ffi.new("pk_sums[]", number)
-        to = self.batch
-        to.tree, to.directories, to.sums = tree, self._directories, self._sums
-        to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
-        self._names = batch.names.split(b"/")
-
-    def fill_in_batch_result(self) -> None:
-        """Copy what C has found into the result. Raise ``MemoryError`` if C had no memory for it."""
-        result, done = self._sum_result, int(OutcomeCode.DONE)
-        mark_deferred_rows_for_slow_path(result.verdicts.codes)
-        if OutcomeCode.FAILED in result.verdicts.codes:
-            raise MemoryError
-        rows = [row for row, code in enumerate(result.verdicts.codes) if code == done]
-        result.summed = [each for row in rows for each in _summed_directories(self._names[row], self._directories[row])]
-        result.not_entered = _all_directories_not_entered(rows, self._names, self._directories)
-
-
-_SUMMED_FORMAT = Struct("=QQ10I")
-"""Format of a ``pk_summed``."""
-
-
-def _summed_directories(top: bytes, found: Any) -> Iterator[SummedDirectory]:
-    """Yield the directories that C has summed up in the subtree of a row, whose own name is ``top``."""
-    paths = _paths_of_entered(top, found.frontier)
-    for size, allocated, number, *kinds, user, group in _SUMMED_FORMAT.iter_unpack(_used(found.text)):
-        yield SummedDirectory(paths[number], size, allocated, kinds, user, group)
-
-
-def _paths_of_entered(top: bytes, frontier: Any) -> list[bytes]:
-    """Return the paths of the directories of a ``pk_frontier``, by their numbers."""
-    paths: list[bytes] = [top]
-    parents = array("I", _used(frontier.parents))
-    for parent, name in zip(parents[1:], _used(frontier.names).split(b"/")[1:], strict=True):
-        paths.append(paths[parent] + b"/" + name)
-    return paths
-
-
-def _used(memory: Any) -> bytes:
-    """Return the bytes in a ``pk_memory``."""
-    return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""
-
-
-def _all_directories_not_entered(
-    rows: Sequence[int], names: Sequence[bytes], directories: Any
-) -> list[DirectoriesNotEntered]:
-    """Return the directories that the walks of some rows have not entered, by parent. ``names`` are those of all rows,
-    ``directories`` their ``pk_directory`` structures.
-    """
-    frontiers = ((names[row], directories[row].frontier) for row in rows)
-    return [
-        group for name, frontier in frontiers if frontier.left for group in _directories_not_entered(name, frontier)
-    ]
-
-
-def _directories_not_entered(top: bytes, frontier: Any) -> Iterator[DirectoriesNotEntered]:
-    """Yield the directories of a ``pk_frontier``, by parent. ``top`` is the name of the directory of the row."""
-    paths, inodes = _paths_of_entered(top, frontier), array("Q", _used(frontier.inodes))
-    left: dict[int, tuple[list[bytes], list[int]]] = {}
-    columns = array("I", _used(frontier.left_parents)), array("Q", _used(frontier.left_inodes))
-    for name, parent, inode in zip(_used(frontier.left_names).split(b"/"), *columns, strict=True):
-        names, numbers = left.setdefault(parent, ([], []))
-        names.append(name)
-        numbers.append(inode)
-    for parent, (names, numbers) in left.items():
-        yield DirectoriesNotEntered(paths[parent], inodes[parent], names, numbers)
-
-
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
     """A batch that sets the final metadata of directories (``FinishDirectoriesBatch``), as a C structure with pointers
     to its columns.
@@ -414,27 +306,22 @@ class NativeSyncDirectoriesBatch(NativeBatch):
     def __init__(self, batch: SyncDirectoriesBatch) -> None:
         number = len(batch.directories)
         rows = NamesInDirectoryBatch[BatchResult](batch.directories[0], b"/" * (number - 1))
-        super().__init__(_lib.PK_SYNC, rows, BatchResult(BatchOutcomeColumns(number)), _raise_unexpected_deferral)
+        super().__init__(_lib.PK_SYNC, rows, BatchResult(BatchOutcomeColumns(number)), raise_unexpected_deferral)
         self.batch.synced = self.column_pointer("int32_t[]", array("i", batch.directories))
 
 
-def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[Any]) -> NativeBatch | None:
-    """Return an object that has the batch as a C structure (``pk_batch``) and its result; None if the rows of the batch
-    are not directories.
-    """
+def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[Any]) -> NativeBatch:
+    """Return an object that has a batch, whose rows are directories, as a C structure, and its result."""
     match batch:
         case EnterDirectoriesBatch():
             return NativeEnterDirectoriesBatch(settings, batch)
         case FinishDirectoriesBatch():
             return NativeFinishDirectoriesBatch(settings, batch)
-    made = _NATIVE_CLASS_BY_BATCH_CLASS.get(type(batch))
-    return made(batch) if made is not None else None
+    return _NATIVE_CLASS_BY_BATCH_CLASS[type(batch)](batch)
 
 
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
     ListDirectoriesBatch: NativeListDirectoriesBatch,
-    ListPathsBatch: NativeListPathsBatch,
-    SumDirectoriesBatch: NativeSumDirectoriesBatch,
     SetMetadataInDirectoriesBatch: NativeSetMetadataInDirectoriesBatch,
     CompareDirectoriesBatch: NativeCompareDirectoriesBatch,
     RemoveDirectoriesBatch: NativeRemoveDirectoriesBatch,
@@ -459,13 +346,6 @@ def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> ItemStatusCo
         typecode, size = _COLUMN_TYPES[name]
         setattr(rows, name, array(typecode, _ffi.buffer(getattr(columns, name), number * size)[:]))
     return rows
-
-
-def _raise_unexpected_deferral() -> BatchProcessor:
-    """Raise ``AssertionError``. This function stands in place of one that makes a Python object for deferred rows:
-    there is no Python code for these batches.
-    """
-    raise AssertionError("the C code deferred a directory, which Python does not process")
 
 
 def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:

@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import FindItemsWithoutXattrsBatch
 from pcopy.fsio.backend.columns import LINKS_COLUMN, OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrsBatch
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item

@@ -19,8 +19,8 @@ from pcopy.archive.headers import (
 from pcopy.archive.member import DIRECTORY, FILE, HARD_LINK_MEMBER, ArchiveMember, rounded_up_to_multiple
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.batches import ReadTarMembersBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import ReadTarMembersBatch
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.contents import contents_of_pseudo_file
 from pcopy.fsio.identity import ItemIdentity

@@ -20,8 +20,8 @@ from pcopy.archive.headers import (
     fits_owner_fields,
 )
 from pcopy.archive.member import FILE, ArchiveMember
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT
 from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.descriptions import (
     MIN_SPARSE_SIZE,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListNamesResult
+from pcopy.fsio.backend.batches import ItemCounts, ListNamesResult
 from pcopy.fsio.backend.columns import (
     GROUP_COLUMN,
     OWNER_COLUMN,
@@ -26,7 +26,6 @@ from pcopy.fsio.backend.columns import (
 )
 from pcopy.fsio.backend.directory_batches import (
     DirectoryContentsResult,
-    ItemCounts,
     SetMetadataInDirectoriesBatch,
     UnprocessedItems,
 )

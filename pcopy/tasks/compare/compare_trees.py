@@ -19,14 +19,9 @@ from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import StatNamesBatch
+from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
 from pcopy.fsio.backend.columns import MODE_COLUMN, BatchOutcomeColumns, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import (
-    CompareDirectoriesBatch,
-    DirectoryContentsResult,
-    ItemCounts,
-    UnprocessedItems,
-)
+from pcopy.fsio.backend.directory_batches import CompareDirectoriesBatch, DirectoryContentsResult, UnprocessedItems
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item

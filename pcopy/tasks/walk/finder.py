@@ -13,7 +13,7 @@ from itertools import compress
 from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import StatNamesBatch
+from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
 from pcopy.fsio.backend.columns import (
     MODE_COLUMN,
     MTIME_COLUMN,
@@ -24,8 +24,9 @@ from pcopy.fsio.backend.columns import (
     OutcomeCode,
     pack_names,
 )
-from pcopy.fsio.backend.directory_batches import SUMMED_KINDS, DirectoryTotals, ItemCounts, SummedDirectory
+from pcopy.fsio.backend.directory_batches import DirectoryTotals
 from pcopy.fsio.backend.interface import ColumnSums, await_ticket
+from pcopy.fsio.backend.walk_batches import SUMMED_KINDS, SummedDirectory
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import WalkOptions

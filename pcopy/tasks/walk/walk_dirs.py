@@ -23,13 +23,9 @@ from functools import partial
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import (
-    DirectoryContents,
-    ListDirectoriesBatch,
-    ListPathsBatch,
-    SumDirectoriesBatch,
-)
+from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectoriesBatch
 from pcopy.fsio.backend.interface import ColumnSums
+from pcopy.fsio.backend.walk_batches import ListPathsBatch, SumDirectoriesBatch, WalkResult
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -262,15 +258,13 @@ class _DirectoryWalk(DirectoriesToEnter):
             array("Q", inodes),
             device,
             MAX_BATCH_PATHS,
-            finder.path_prefix(parent),
             finder.levels_below(depth_of_contents(parent)),
             self._row_deadline(),
+            finder.path_prefix(parent),
         )
         written = yield from rank.execute_batch(batch)
         finder.report_paths_written_by_backend(result, written.packed_paths, written.counts, self._output)
-        for group in written.not_entered:
-            result.count(counts.UNSCANNED, len(group.names))
-            self.add(_subdirectory(parent, group.parent, group.parent_inode), group.names, group.inodes)
+        self._add_remaining_directories(parent, written)
         for row, code in enumerate(written.verdicts.codes):
             if code == OutcomeCode.DONE:
                 result.count(counts.UNSCANNED, -1)
@@ -297,18 +291,22 @@ class _DirectoryWalk(DirectoriesToEnter):
             array("Q", inodes),
             device,
             MAX_BATCH_PATHS,
-            *sums,
             finder.levels_below(depth),
             self._row_deadline(),
+            *sums,
         )
         found = yield from rank.execute_batch(batch)
         finder.add_summed_directories(self._result, parent, found.summed)
-        for group in found.not_entered:
-            self._result.count(counts.UNSCANNED, len(group.names))
-            self.add(_subdirectory(parent, group.parent, group.parent_inode), group.names, group.inodes)
+        self._add_remaining_directories(parent, found)
         remaining = [row for row, code in enumerate(found.verdicts.codes) if code != OutcomeCode.DONE]
         self._result.count(counts.UNSCANNED, len(remaining) - len(names))
         return [names[row] for row in remaining], [inodes[row] for row in remaining]
+
+    def _add_remaining_directories(self, parent: Place, found: WalkResult) -> None:
+        """Add the directories that a call of the backend has not entered. ``parent`` contains its rows."""
+        for group in found.remaining:
+            self._result.count(counts.UNSCANNED, len(group.names))
+            self.add(_subdirectory(parent, group.directory, group.directory_inode), group.names, group.inodes)
 
     def _row_deadline(self) -> float:
         """Return the time after which a call of the backend enters no directory below its rows: soon if other ranks may

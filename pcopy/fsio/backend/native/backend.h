@@ -142,13 +142,15 @@ typedef struct {
     size_t size, room;
 } pk_memory;
 
-/* What a walk of a subtree leaves to the caller: directories that were not entered, each with the number of its parent.
- * A number is an index of `parents`, `inodes` and `names`, which describe the directories that were entered and in which
- * others remain; number 0 is the directory of the row. */
+/* What a walk of a subtree leaves to the caller: items, each with the number of its parent and a letter. The letter is d
+ * for a directory that was not entered, otherwise one of those of pk_directory. A number is an index of `parents`, `inodes`
+ * and `names`, which describe the directories that were entered and in which or below which something remains; number 0 is
+ * the directory of the row. (PK_SUM_UP numbers all directories.) */
 typedef struct {
-    uint32_t entered, left;                          /* numbers of these directories, and of those not entered */
+    uint32_t entered, left;                          /* numbers of these directories, and of the items that remain */
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
-    pk_memory left_parents, left_inodes, left_names; /* the same of the directories that were not entered */
+    pk_memory left_parents, left_inodes, left_names; /* the same of the items that remain */
+    pk_memory left_kinds;                            /* their letters */
 } pk_frontier;
 
 /* What C has found in one directory of a batch: a source directory with the state of its target, or a directory that
@@ -176,7 +178,7 @@ typedef struct {
     uint64_t *inodes;     /* inode numbers that the directory lists */
     pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero; of PK_SUM_UP: a pk_summed for each
                            * directory that was entered */
-    pk_frontier frontier; /* of PK_PATHS and PK_SUM_UP: directories that were not entered */
+    pk_frontier frontier; /* of walks */
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
 

@@ -1,0 +1,72 @@
+/* The interface between the walk (walk.c), which goes down a tree, and its visitors, which do something with the names of
+ * each directory. */
+#ifndef PK_WALK_H
+#define PK_WALK_H
+
+#include "internal.h"
+
+#define MOST_LEVELS 32u           /* directories that are open at the same time */
+#define NOT_NUMBERED UINT32_MAX
+
+typedef struct pk_walk pk_walk;
+
+/* An open directory, and its subdirectories that are not entered yet. */
+typedef struct {
+    int descriptor;
+    uint32_t number;              /* in the frontier; NOT_NUMBERED: nothing of this directory is there yet */
+    uint32_t left;                /* subdirectories from here on */
+    const uint64_t *inodes;
+    char *names;                  /* each with a zero at its end */
+    char *block;                  /* the memory of both */
+    const char *name;             /* of the directory itself, in the level above it */
+    uint64_t inode;
+    size_t path;                  /* bytes of the path of the directory, with a slash at its end */
+} pk_level;
+
+/* The names of an open directory, each with a zero at its end, with the letters of their types and their inodes. */
+typedef struct {
+    char *names;
+    size_t size;                  /* bytes of the names, with the zeros */
+    int number;
+    pk_all all;
+} pk_listed;
+
+/* An operation on trees. */
+typedef struct {
+    /* Do something with the names of the directory `level`, which was listed. Directories whose letter is 'd' afterwards
+     * are entered. Return 0; or -1, with nothing done, if the directory has to be left to the caller. */
+    int (*names)(pk_walk *walk, pk_level *level, pk_listed *listed);
+    /* Do something with a directory when nothing in it or below remains; `around` is the descriptor of its parent. Return
+     * 0, or -1 if it remains. NULL: nothing is to be done. */
+    int (*leave)(pk_walk *walk, pk_level *level, int around);
+    int is_final;                 /* true if what was done with a directory cannot be done again by the slow path */
+} pk_visitor;
+
+/* The walk of one row. */
+struct pk_walk {
+    pk_worker *worker;
+    pk_batch *batch;
+    pk_directory *found;
+    const pk_visitor *visitor;
+    void *data;                   /* of the visitor */
+    pk_sums sums;
+    pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
+    uint32_t failures;            /* directories that were not handled since the last one that was */
+    uint32_t levels;              /* the directory whose names are processed is level[levels], those above it precede it */
+    pk_level level[MOST_LEVELS];
+};
+
+/* Walk the subtree of a row. `prefix` is the path of its parent. Return the code of the row. */
+int pk_walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, const pk_visitor *visitor, const char *prefix, void *data);
+/* Return a pointer to `more` unused bytes, or NULL if there is no memory. The caller adds to `size`. */
+char *pk_room_for(pk_memory *memory, size_t more);
+/* Append data. Return 0, or -1 if there is no memory. */
+int pk_append(pk_memory *memory, const void *data, size_t size);
+/* Return the number that the directory level[at] has in the frontier, after it and those above it were given one if they
+ * had none; or NOT_NUMBERED if there is no memory. */
+uint32_t pk_number_of(pk_walk *walk, uint32_t at);
+/* Leave a name of the directory level[at] to the caller. `letter` says why: d for a directory that was not entered; the
+ * others are those of pk_directory. Return 0, or -1 if there is no memory. */
+int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);
+
+#endif

@@ -1,0 +1,154 @@
+"""Conversion of batches whose rows are subtrees to C structures for the C backend. The batches are described in
+``pcopy.fsio.backend.walk_batches``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.batches import FileOperationBatch, ItemCounts
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
+from pcopy.fsio.backend.native_batches import (
+    NativeBatch,
+    mark_deferred_rows_for_slow_path,
+    raise_unexpected_deferral,
+    summed_item_counts,
+)
+from pcopy.fsio.backend.walk_batches import (
+    ListPathsBatch,
+    ListPathsResult,
+    RemainingItems,
+    SubtreeFrontier,
+    SumDirectoriesBatch,
+    SumDirectoriesResult,
+    SummedDirectory,
+    WalkBatch,
+    WalkResult,
+)
+
+_ffi, _lib = _native.ffi, _native.lib
+
+_SUMMED_FORMAT = Struct("=QQ10I")
+"""Format of a ``pk_summed``."""
+
+
+class NativeWalkBatch(NativeBatch):
+    """Base of the classes for batches that walk subtrees, as C structures with pointers to their columns."""
+
+    def __init__(self, kind: int, batch: WalkBatch[Any], result: WalkResult) -> None:
+        number = len(batch)
+        self._walk_result = result
+        super().__init__(kind, batch, result, raise_unexpected_deferral)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
+        self.tree: Any = _ffi.new("pk_tree *")
+        self.directories: Any = _ffi.new("pk_directory[]", number)
+        self._sums: Any = _ffi.new("pk_sums[]", number)
+        tree, to = self.tree, self.batch
+        tree.source_device, tree.most = batch.device, batch.max_names + 1
+        tree.depth, tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
+        to.tree, to.directories, to.sums = tree, self.directories, self._sums
+        to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
+        self.names = batch.names.split(b"/")
+
+    def fill_in_batch_result(self) -> None:
+        """Copy what C has found into the result. Raise ``MemoryError`` if C had no memory for it."""
+        result, done = self._walk_result, int(OutcomeCode.DONE)
+        codes = result.verdicts.codes
+        mark_deferred_rows_for_slow_path(codes)
+        if OutcomeCode.FAILED in codes:
+            raise MemoryError
+        result.counts = summed_item_counts(self._sums)
+        result.frontiers = {
+            row: _subtree_frontier(self.names[row], self.directories[row].frontier)
+            for row, code in enumerate(codes)
+            if code == done and self.directories[row].frontier.entered
+        }
+
+    def rows_done(self) -> Iterator[int]:
+        """Iterate over the rows that were walked."""
+        done = int(OutcomeCode.DONE)
+        return (row for row, code in enumerate(self._walk_result.verdicts.codes) if code == done)
+
+
+class NativeListPathsBatch(NativeWalkBatch):
+    """A batch that returns the paths of all items in subtrees (``ListPathsBatch``), as a C structure."""
+
+    def __init__(self, batch: ListPathsBatch) -> None:
+        self._paths_result = ListPathsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_PATHS, batch, self._paths_result)
+        self._path_prefix = _ffi.new("char[]", batch.path_prefix)
+        self.batch.prefixes = self._path_prefix
+
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
+        self._paths_result.packed_paths = b"".join(used_bytes(self.directories[row].text) for row in self.rows_done())
+
+
+class NativeSumDirectoriesBatch(NativeWalkBatch):
+    """A batch that sums up everything in subtrees (``SumDirectoriesBatch``), as a C structure."""
+
+    def __init__(self, batch: SumDirectoriesBatch) -> None:
+        self._sum_result = SumDirectoriesResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_SUM_UP, batch, self._sum_result)
+        self.tree.tally, self.tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
+
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
+        frontiers = self._sum_result.frontiers
+        self._sum_result.summed = [
+            SummedDirectory(frontiers[row].paths[number], size, allocated, kinds, user, group)
+            for row in self.rows_done()
+            for size, allocated, number, *kinds, user, group in _SUMMED_FORMAT.iter_unpack(
+                used_bytes(self.directories[row].text)
+            )
+        ]
+
+
+def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:
+    """Return an object that has a batch, whose rows are subtrees, as a C structure, and its result."""
+    return _NATIVE_CLASS_BY_BATCH_CLASS[type(batch)](batch)
+
+
+_NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
+    ListPathsBatch: NativeListPathsBatch,
+    SumDirectoriesBatch: NativeSumDirectoriesBatch,
+}
+"""By class of a batch, the class of this module that converts it to a C structure."""
+
+
+def used_bytes(memory: Any) -> bytes:
+    """Return the bytes in a ``pk_memory``."""
+    return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""
+
+
+def _subtree_frontier(top: bytes, frontier: Any) -> SubtreeFrontier:
+    """Return a ``pk_frontier``, of a row whose directory has the name ``top``, as an object of Python."""
+    paths: list[bytes] = [top]
+    parents, inodes = array("I", used_bytes(frontier.parents)), array("Q", used_bytes(frontier.inodes))
+    for parent, name in zip(parents[1:], used_bytes(frontier.names).split(b"/")[1:], strict=True):
+        paths.append(paths[parent] + b"/" + name)
+    remaining = list(_remaining_items(paths, inodes, frontier)) if frontier.left else []
+    return SubtreeFrontier(paths, inodes, parents, remaining)
+
+
+def _remaining_items(paths: list[bytes], inodes: array[int], frontier: Any) -> Iterator[RemainingItems]:
+    """Yield the remaining items of a ``pk_frontier``, by directory. Directories have these ``paths`` and ``inodes``."""
+    names = used_bytes(frontier.left_names).split(b"/")
+    parents, numbers = array("I", used_bytes(frontier.left_parents)), array("Q", used_bytes(frontier.left_inodes))
+    kinds = used_bytes(frontier.left_kinds)
+    rows_by_parent: dict[int, list[int]] = {}
+    for row, parent in enumerate(parents):
+        rows_by_parent.setdefault(parent, []).append(row)
+    for parent, rows in rows_by_parent.items():
+        yield RemainingItems(
+            paths[parent],
+            inodes[parent],
+            [names[row] for row in rows],
+            [numbers[row] for row in rows],
+            bytes([kinds[row] for row in rows]),
+        )

@@ -1,0 +1,160 @@
+"""Batches whose rows are subtrees: the backend walks all below each row, within limits. Only the C backend has them.
+
+A batch returns the items that its rows have not processed, and the directories that they have not entered. Directories
+that cannot be rows get the code ``SLOW_PATH``: the caller processes them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.batches import BatchResult, ItemCounts, NamesInDirectoryBatch
+
+if TYPE_CHECKING:
+    from pcopy.fsio.backend.interface import ColumnSums
+
+SUMMED_KINDS = b"fdlpscb"
+"""Letters of the types of items, in the order of ``SummedDirectory.kinds``."""
+
+
+class RemainingItems(NamedTuple):
+    """Items of one directory that a walk has not processed.
+
+    Fields:
+        directory: path of the directory, relative to the parent directory of the batch.
+        directory_inode: inode number of the directory.
+        names: names of the items.
+        inodes: inode numbers that the directory lists for them.
+        kinds: a letter for each item: ``d`` for a directory that was not entered; the others are those of
+            ``UnprocessedItems``.
+    """
+
+    directory: bytes
+    directory_inode: int
+    names: Sequence[bytes]
+    inodes: Sequence[int]
+    kinds: bytes
+
+
+class SubtreeFrontier(NamedTuple):
+    """What remains to be done in the subtree of one row.
+
+    The first three fields describe the directories in which or below which something remains, by their numbers.
+    Number 0 is the directory of the row. A directory has a larger number than its parent.
+
+    Fields:
+        paths: their paths, relative to the parent directory of the batch.
+        inodes: their inode numbers.
+        parents: the numbers of their parents; 0 for number 0.
+        remaining: the remaining items, by directory.
+    """
+
+    paths: Sequence[bytes]
+    inodes: Sequence[int]
+    parents: Sequence[int]
+    remaining: Sequence[RemainingItems]
+
+
+class WalkResult(BatchResult):
+    """The result of a batch that walks subtrees.
+
+    Fields:
+        counts: counts of the processed items of all rows together.
+        frontiers: by row, what remains to be done, for rows with the code ``DONE`` in which something remains.
+    """
+
+    counts: ItemCounts
+    frontiers: dict[int, SubtreeFrontier]
+
+    @property
+    def remaining(self) -> Iterator[RemainingItems]:
+        """Iterate over the remaining items of all rows, by directory."""
+        return (items for frontier in self.frontiers.values() for items in frontier.remaining)
+
+
+WalkResultType = TypeVar("WalkResultType", bound=WalkResult)
+
+
+class WalkBatch(NamesInDirectoryBatch[WalkResultType]):
+    """Base of the batches that walk subtrees. Rows are directories; a row enters the directories below it, too.
+
+    A directory below the rows is not entered if the time is over, if it is too deep, or if it would get the code
+    ``SLOW_PATH`` as a row.
+
+    Fields:
+        directory: descriptor of the parent directory.
+        names: names of the directories, joined by slashes.
+        inodes: inode numbers that they must have.
+        device: st_dev that they must have.
+        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
+        depth: how many levels of directories below the rows may be entered.
+        deadline: time (``time.monotonic``) after which no further directory below the rows is entered.
+    """
+
+    row_kind = "subtree"
+
+    inodes: array[int]
+    device: int
+    max_names: int
+    depth: int
+    deadline: float
+
+
+class ListPathsResult(WalkResult):
+    """The result of ``ListPathsBatch``. ``packed_paths`` has the paths of all items, each followed by a zero byte."""
+
+    packed_paths: bytes = b""
+
+
+class ListPathsBatch(WalkBatch[ListPathsResult]):
+    """Open directories and return the paths of everything in them and below.
+
+    ``path_prefix`` is the path of the parent directory, with a slash at its end; all returned paths begin with it.
+    """
+
+    path_prefix: bytes
+
+
+class SummedDirectory(NamedTuple):
+    """A directory whose items were added to the sums of a batch. All of them have one owner and one group.
+
+    Fields:
+        path: path of the directory, relative to the parent directory of the batch.
+        size: bytes of the files.
+        allocated: bytes of storage that are allocated for all items.
+        kinds: number of items of each type, in the order of ``SUMMED_KINDS``.
+        user: owner of all items.
+        group: group of all items.
+    """
+
+    path: bytes
+    size: int
+    allocated: int
+    kinds: Sequence[int]
+    user: int
+    group: int
+
+
+class SumDirectoriesResult(WalkResult):
+    """The result of ``SumDirectoriesBatch``, with the directories that were summed up; ``counts`` is empty."""
+
+    summed: Sequence[SummedDirectory] = ()
+
+
+class SumDirectoriesBatch(WalkBatch[SumDirectoriesResult]):
+    """Open directories, and add the status of everything in them and below to sums.
+
+    This requires that all items of a directory have one owner and group, that their names are printable ASCII, and that
+    no file is larger than ``max_summed_file_bytes``. Another directory gets the code ``SLOW_PATH``, or is not entered
+    if it is below one of the rows.
+
+    Fields:
+        column_sums: the sums; threads cannot be used with them.
+        max_summed_file_bytes: size in bytes of the largest file that may be added to them.
+    """
+
+    column_sums: ColumnSums
+    max_summed_file_bytes: int
