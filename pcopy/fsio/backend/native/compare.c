@@ -44,7 +44,7 @@ static int list(pk_worker *worker, struct side *side, char *names, uint64_t inod
 {
     struct stat status;
     pk_all all;
-    if (!pk_is_directory(worker, side->directory, inode, device))
+    if (!pk_is_directory(worker, side->directory, inode, device, &status))
         return -1;
     most = most < MOST_COMPARED ? most : MOST_COMPARED;
     side->number = pk_list_all(worker, side->directory, names, NAMES - 1, most, &all);

@@ -148,7 +148,7 @@ int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* Functions for directories that are processed as a whole.
  *
  * pk_open_whole opens a directory by its name, without changing its atime if possible; it returns the descriptor, or
- * -1. pk_is_directory returns true if an open directory has this inode and device. pk_list_all lists an open directory:
+ * -1. pk_is_directory reads the status of an open directory, and returns true if it has this inode and device. pk_list_all lists an open directory:
  * names go to `names`, which has `room` bytes, joined by slashes, with a zero at the end; types and inode numbers go to
  * `all`, which may be NULL. It returns the number of names, or -1 if there are `most` or more, if they do not fit, or
  * if they cannot be read.
@@ -160,7 +160,7 @@ typedef struct {
 /* The letter of a file type, as pk_list has it. */
 uint8_t pk_letter_of(uint32_t mode);
 int pk_open_whole(pk_worker *worker, int around, const char *name);
-int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
+int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device, struct stat *status);
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
 /* Add an item to those that remain to be processed in a directory, with a letter that says why (kinds in
  * pk_directory). The caller has allocated enough memory for its name of `length` bytes. */

@@ -76,11 +76,10 @@ int pk_open_whole(pk_worker *worker, int around, const char *name)
     return pk_open_quietly(around, name, DIRECTORY, NULL);
 }
 
-int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device)
+int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device, struct stat *status)
 {
-    struct stat status;
     doing(worker, OP_FSTAT);
-    return !fstat(directory, &status) && GUARD(LISTED_DIRECTORY, status.st_ino == inode && status.st_dev == device);
+    return !fstat(directory, status) && GUARD(LISTED_DIRECTORY, status->st_ino == inode && status->st_dev == device);
 }
 
 /* A directory may list a name twice. Keep each of the names (joined by slashes, `used` bytes) once, with its kind

@@ -92,8 +92,9 @@ static int list_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
     char *name = (char *)worker->buffer;
+    struct stat status;
     pk_all all;
-    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device, &status))
         return -1;
     const int number = pk_list_all(worker, directory, name, LISTED_BYTES, tree->most, &all);
     if (number < 0)

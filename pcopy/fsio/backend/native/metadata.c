@@ -237,11 +237,12 @@ static int update_item(pk_worker *worker, const pk_batch *batch, int directory, 
 /* Change all items of an open directory. Return 0, or -1 to defer the directory, with nothing changed. */
 static int update_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
+    struct stat status;
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
     char *name = (char *)worker->buffer;
     pk_all all;
-    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device, &status))
         return -1;
     const int number = pk_list_all(worker, directory, name, LISTED_BYTES, tree->most, &all);
     if (number <= 0)

@@ -169,20 +169,20 @@ static void keep_subdirectories(pk_level *level, const pk_listed *listed)
     }
 }
 
-/* List an open directory, have the visitor process its names, and store its subdirectories. Return -1 if it has to be
- * left to the caller. */
+/* List an open directory, have the visitor process its names, and store its subdirectories. Return 0, or the letter with
+ * which the directory is left to the caller. */
 static int process(pk_walk *walk, pk_level *level)
 {
     pk_listed listed;
     const pk_tree *const tree = walk->batch->tree;
     const int is_deepest = walk->levels >= tree->depth;
-    if (!pk_is_directory(walk->worker, level->descriptor, level->inode, tree->source_device) ||
-        list(walk, level->descriptor, &listed) || (!is_deepest && make_room_for_subdirectories(level, &listed)) ||
-        walk->visitor->names(walk, level, &listed))
-        return -1;
-    if (level->block != NULL)
+    if (!pk_is_directory(walk->worker, level->descriptor, level->inode, tree->source_device, &level->status) ||
+        list(walk, level->descriptor, &listed) || (!is_deepest && make_room_for_subdirectories(level, &listed)))
+        return 'd';
+    const int letter = walk->visitor->names(walk, level, &listed);
+    if (!letter && level->block != NULL)
         keep_subdirectories(level, &listed);
-    return 0;
+    return letter;
 }
 
 /* Return the descriptor of the parent of the directory that was entered last. */
@@ -191,26 +191,40 @@ static int around_last(const pk_walk *walk)
     return walk->levels > 1 ? walk->level[walk->levels - 2].descriptor : walk->batch->directory;
 }
 
-/* Enter the directory `name` of the open directory `around`: it becomes the last level. Return 0; or -1 if it has to be
- * left to the caller. */
+/* Close the descriptors of a directory. */
+static void close_sides(const pk_level *level)
+{
+    close(level->descriptor);
+    if (level->other >= 0)
+        close(level->other);
+}
+
+/* Enter the directory `name` of the open directory `around`: it becomes the last level. Return 0, or the letter with which
+ * it is left to the caller. */
 static int enter(pk_walk *walk, int around, const char *name, uint64_t inode, size_t path)
 {
     pk_level *const entered = &walk->level[walk->levels];
-    *entered = (pk_level){.name = name, .inode = inode, .number = NOT_NUMBERED};
+    entered->descriptor = entered->other = -1;
+    entered->number = NOT_NUMBERED;
+    entered->left = 0;
+    entered->block = NULL;
+    entered->name = name;
+    entered->inode = inode;
     walk->path.size = path;
     if (pk_append(&walk->path, name, strlen(name)) || pk_append(&walk->path, "/", 1))
-        return -1;
+        return 'd';
     entered->path = walk->path.size;
     entered->descriptor = pk_open_whole(walk->worker, around, name);
     if (entered->descriptor < 0)
-        return -1;
+        return 'd';
     if (walk->levels)
         atomic_store_explicit(&walk->worker->inside, entered->descriptor, memory_order_relaxed);
-    if (process(walk, entered)) {
+    const int letter = process(walk, entered);
+    if (letter) {
         atomic_store_explicit(&walk->worker->inside, walk->levels ? around : -1, memory_order_relaxed);
-        close(entered->descriptor);
+        close_sides(entered);
         free(entered->block);
-        return -1;
+        return letter;
     }
     walk->levels++;
     return 0;
@@ -228,7 +242,7 @@ static int close_level(pk_walk *walk)
     walk->levels--;
     atomic_store_explicit(&walk->worker->inside, walk->levels > 1 ? walk->level[walk->levels - 1].descriptor : -1,
                           memory_order_relaxed);
-    close(last->descriptor);
+    close_sides(last);
     free(last->block);
     return result;
 }
@@ -248,11 +262,12 @@ static int go_down(pk_walk *walk)
         last->names += strlen(name) + 1;
         last->inodes++;
         last->left--;
-        if (goes_on(walk) && !enter(walk, last->descriptor, name, inode, last->path)) {
-            walk->failures = 0;
-        } else {
+        const int letter = goes_on(walk) ? enter(walk, last->descriptor, name, inode, last->path) : 'd';
+        if (letter) {
             walk->failures++;
-            result = pk_remain(walk, walk->levels - 1, name, 'd', inode);
+            result = pk_remain(walk, walk->levels - 1, name, letter, inode);
+        } else {
+            walk->failures = 0;
         }
     }
     return result;

@@ -13,6 +13,7 @@ typedef struct pk_walk pk_walk;
 /* An open directory, and its subdirectories that are not entered yet. */
 typedef struct {
     int descriptor;
+    int other;                    /* the directory of the same path on the second side; -1 if the operation has none */
     uint32_t number;              /* in the frontier; NOT_NUMBERED: nothing of this directory is there yet */
     uint32_t left;                /* subdirectories from here on */
     const uint64_t *inodes;
@@ -20,6 +21,7 @@ typedef struct {
     char *block;                  /* the memory of both */
     const char *name;             /* of the directory itself, in the level above it */
     uint64_t inode;
+    struct stat status;           /* of the open directory, before it was listed */
     size_t path;                  /* bytes of the path of the directory, with a slash at its end */
 } pk_level;
 
@@ -34,7 +36,8 @@ typedef struct {
 /* An operation on trees. */
 typedef struct {
     /* Do something with the names of the directory `level`, which was listed. Directories whose letter is 'd' afterwards
-     * are entered. Return 0; or -1, with nothing done, if the directory has to be left to the caller. */
+     * are entered. An operation with two sides opens level->other. Return 0; or, if the directory has to be left to the
+     * caller, 'd' with nothing done, or the letter with which it is left. */
     int (*names)(pk_walk *walk, pk_level *level, pk_listed *listed);
     /* Do something with a directory when nothing in it or below remains; `around` is the descriptor of its parent. Return
      * 0, or -1 if it remains. NULL: nothing is to be done. */

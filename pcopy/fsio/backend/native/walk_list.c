@@ -10,7 +10,7 @@ static int report_paths(pk_walk *walk, pk_level *level, pk_listed *listed)
     char *at = pk_room_for(text, listed->size + (size_t)listed->number * above);
     const char *name = listed->names;
     if (at == NULL)
-        return -1;
+        return 'd';
     for (int each = 0; each < listed->number; each++) {
         const size_t size = strlen(name) + 1;
         memcpy(at, walk->path.at, above);
@@ -84,15 +84,15 @@ static int sum_up(pk_walk *walk, pk_level *level, pk_listed *listed)
     pk_summed summed = {0};
     if (!has_simple_names(listed) || look_at_items(walk, level->descriptor, listed, &rows, &summed) ||
         pk_room_for(&walk->found->text, sizeof summed) == NULL)
-        return -1;
+        return 'd';
     summed.number = pk_number_of(walk, walk->levels);
     if (summed.number == NOT_NUMBERED ||
         pk_tally_add(tally, listed->all.kinds, (uint32_t)listed->number, rows.mode, rows.links, rows.size, rows.blocks,
                      rows.atime, rows.mtime))
-        return -1;
+        return 'd';
     summed.bytes = tally->last_bytes;
     summed.allocated = tally->last_allocated;
-    return pk_append(&walk->found->text, &summed, sizeof summed);
+    return pk_append(&walk->found->text, &summed, sizeof summed) ? 'd' : 0;
 }
 
 int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
