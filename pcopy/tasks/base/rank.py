@@ -38,7 +38,7 @@ from pcopy.tasks.base.distribution import Hosts, chunk_size
 from pcopy.tasks.base.hashing import JobItemHasher
 from pcopy.tasks.base.job import CompareOptions, Failure, Job, P, ProgressSink
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.text import count_with_noun, printable_path
 from pcopy.walk.visitor import DirectoryVisitor
 
@@ -56,6 +56,11 @@ FILES_PER_SLICE = 8
 CLOCK_GRACE = 5 * 10**9
 """Nanoseconds by which the clocks of a file server and its clients may differ. A time stamp that is older than an event
 by no more than this counts as later than the event.
+"""
+
+HOST_CLOCK_GRACE = 2 * 10**7
+"""The same for times that one host has set, in nanoseconds. Time stamps of files follow a clock that advances at least
+a hundred times a second.
 """
 
 _NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -460,6 +465,21 @@ class Rank(SourceAndTargetDirectories):
         The clock was read when the run began; the time since then is measured on this host.
         """
         return (self.job.resumed or self.job.began) + int((time.monotonic() - self.began) * 10**9)
+
+    def is_target_on_this_host(self, place: Place) -> bool:
+        """Return True if the target directory of ``place`` lies on a local file system, and so does the one by whose
+        clock the job began. Return False if that cannot be found out.
+        """
+        if place.target_id == NO_DIRECTORY_IDENTITY:
+            return False
+        try:
+            device, target = self.target_device(place), self.open_target_directory(place)
+            top = self.targets[0].mount_codes.device_of_mount_code(
+                self.targets[0].identity_of_directory(self.path_below_target(0, b"")).mount_code
+            )
+        except Problem:
+            return False
+        return device == top and self.mover.transfer_traits.transfer_traits_of_file_system(device, target).is_local
 
     def may_lack_contents(self, status: os.stat_result) -> bool:
         """Return True if another job that did not finish may have written this item of the destination, so that its

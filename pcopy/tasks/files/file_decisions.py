@@ -28,7 +28,7 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
+from pcopy.tasks.base.rank import CLOCK_GRACE, HOST_CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ContentInfo, Place
 from pcopy.tasks.files.existing import owner_columns_if_needed, should_update_metadata
@@ -52,8 +52,7 @@ def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
     """
     options, preserve = rank.copy_options, rank.options.preserve
     repairs = rank.phase >= Phase.REPAIR
-    since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
-    touched = min(since) - CLOCK_GRACE if since else None
+    touched = _begin_of_doubt(rank, place)
     if repairs:
         touched = 0 if rank.names_late else None
     return CopyPolicy(
@@ -68,6 +67,20 @@ def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
         changed_since=touched,
         metadata_update=(preserve, options.modify_window) if should_update_metadata(rank) else None,
     )
+
+
+def _begin_of_doubt(rank: Rank, place: Place) -> int | None:
+    """Return the time since which this job, or another one that did not finish, may have written items of a target
+    directory, by its clock, in nanoseconds since 1970. Return None if no item is in doubt.
+
+    The tolerance is ``CLOCK_GRACE``. It is less if only this run can have written them and the directory is on this
+    host: then one clock has set the times of all.
+    """
+    since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
+    if not since:
+        return None
+    has_one_clock = rank.job.run == 1 and not rank.job.doubted and rank.is_target_on_this_host(place)
+    return min(since) - (HOST_CLOCK_GRACE if has_one_clock else CLOCK_GRACE)
 
 
 def copy_plans_for_files(
