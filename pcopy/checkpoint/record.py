@@ -262,7 +262,7 @@ class TaskRecordCollector:
         self._spawned: dict[TaskId, Task] = {}
         self._done = bytearray()
         self._counts: list[int] = []
-        self._shares: dict[bytes, dict[int, int]] = {}
+        self._shares: dict[bytes, tuple[tuple[int, int], ...]] = {}
         self.memory_bytes = 0
         """Approximate bytes of memory that the collected tasks and counts take."""
 
@@ -301,12 +301,15 @@ class TaskRecordCollector:
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self._counts[index] += counts[index]
         for label, share in shares:
-            sums = self._shares.get(label)
-            if sums is None:
-                sums = self._shares[label] = {}
+            before = self._shares.get(label)
+            if before is None:
+                self._shares[label] = share
                 self.memory_bytes += len(label) + _LABEL_OVERHEAD_BYTES
+                continue
+            sums = dict(before)
             for counter, number in share:
                 sums[counter] = sums.get(counter, 0) + number
+            self._shares[label] = tuple(sums.items())
 
     def set_phase(self, phase: int) -> None:
         """Set the number of the phase that is written into the records from now on."""
@@ -334,5 +337,5 @@ class TaskRecordCollector:
     def _nonzero_shares(self) -> Iterator[LabelledCounts]:
         """Yield the shares of the next record: for each label the sums of its counts, without counters that are 0."""
         for label, sums in self._shares.items():
-            if share := tuple((counter, number) for counter, number in sums.items() if number):
+            if share := tuple((counter, number) for counter, number in sums if number):
                 yield label, share

@@ -58,9 +58,9 @@ ROWS = (
             "a directory is mounted over in pwalk",
             "a directory is mounted over in pchmod",
             "a directory is mounted over in pverify",
+            "a directory is mounted over in pcopy",
         ),
     ),
-    Row(("SOURCE_DIRECTORY",), ("a directory is mounted over in pcopy",)),
     Row(("REMOVED_DIRECTORY",), ("a directory is mounted over in prm",)),
     Row(
         ("FINISHED_INODE", "FINISHED_MARK"),

@@ -107,7 +107,9 @@ typedef struct {
     char name[MOST_ROWS][257], new_name[MOST_ROWS][257];
     uint8_t plans[MOST_ROWS], codes[MOST_ROWS], operations[MOST_ROWS];
     int32_t errnos[MOST_ROWS], synced[MOST_ROWS];
-    uint64_t bytes[MOST_ROWS], nanoseconds[MOST_ROWS], made[MOST_ROWS], offsets[MOST_ROWS + 1];
+    uint64_t bytes[MOST_ROWS], nanoseconds[MOST_ROWS], made[MOST_ROWS], offsets[2 * MOST_ROWS + 1];
+    uint8_t outcomes[MOST_ROWS];
+    char paths[MOST_ROWS * 257];
     uint8_t digests[MOST_ROWS * 32], marks[MOST_ROWS * PK_MARK];
     uint32_t mode[MOST_ROWS], uid[MOST_ROWS], gid[MOST_ROWS], links[MOST_ROWS];
     int64_t atime[MOST_ROWS], mtime[MOST_ROWS], ctime[MOST_ROWS];
@@ -206,19 +208,27 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
                             .mask = below(3) ? below(1 << 21) : 0,
                             .depth = below(4), .deadline = below(3) ? UINT64_MAX : pk_now() + below(2000000)};
     strcpy(batch->tree.kinds, below(2) ? "" : "fl");
+    uint8_t *mark = batch->marks;
+    char *path = batch->paths;
     for (uint32_t row = 0; row < rows; row++) {
         int held = openat(source, batch->name[row], O_PATH | O_NOFOLLOW);
-        pk_mark(source, held, batch->marks + (size_t)row * PK_MARK);
+        pk_mark(source, held, mark);
         close(held);
         batch->atime[row] = batch->mtime[row];
-        if (kind == PK_FINISH)
-            batch->plans[row] = (uint8_t)below(2);
+        if (kind != PK_FINISH)
+            continue;
+        batch->tree.most = 1;
+        batch->plans[row] = (uint8_t)below(2);
+        batch->offsets[2 * row] = (uint64_t)(path - batch->paths);
+        batch->offsets[2 * row + 1] = (uint64_t)(mark - batch->marks);
+        mark += 1 + mark[0];
+        path = stpcpy(path, batch->name[row]) + 1;
     }
 }
 
 static int is_of_directories(int kind)
 {
-    return kind == PK_ENTER || kind == PK_FINISH || kind == PK_LOOK || kind == PK_PATHS;
+    return kind == PK_COPY_TREE || kind == PK_FINISH || kind == PK_LOOK || kind == PK_PATHS;
 }
 
 /* Items in the source, perhaps some in the target; all columns. */
@@ -240,7 +250,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
             make_directory(source, batch->name[row]);
         else
             make_item(source, batch->name[row]);
-        if (kind == PK_ENTER && !below(3))
+        if (kind == PK_COPY_TREE && !below(3))
             make_directory(target, batch->name[row]);
         names = joined(names, batch->name[row], row);
         new_names = joined(new_names, batch->new_name[row], row);
@@ -279,11 +289,13 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
     in_c->rows = rows;
     in_c->at_once = (int)below(5);
     in_c->directory = source;
-    in_c->target = copies || kind == PK_ENTER ? target : source;
+    in_c->target = copies || kind == PK_COPY_TREE ? target : source;
     in_c->tree = &batch->tree;
     in_c->directories = is_of_directories(kind) && kind != PK_FINISH ? batch->directories : NULL;
     in_c->sums = batch->sums;
-    in_c->prefixes = ABOVE;
+    in_c->prefixes = kind == PK_FINISH ? batch->paths : ABOVE;
+    in_c->outcomes = batch->outcomes;
+    in_c->finished = rows;
     in_c->umask = 022;
     in_c->names = batch->names;
     in_c->names_size = (size_t)(names - batch->names);
@@ -302,6 +314,8 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
     in_c->verdicts = (pk_verdicts){batch->codes, batch->operations, batch->errnos, batch->bytes, batch->nanoseconds};
     in_c->made = batch->made;
     in_c->marks = batch->marks;
+    if (kind == PK_FINISH)
+        in_c->offsets = batch->offsets;
     if (digest && (kind == PK_READ || below(2)))
         in_c->digests = batch->digests;
     else if (copies && below(2)) {

@@ -23,61 +23,109 @@ static ssize_t all_of(int directory, const char *name, unsigned char *out)
     return got < 0 ? -1 : size;
 }
 
-/* All that is in a directory which was made now is like what is in the source; it is so many files. */
-static void check_copied(const batch *batch, int source, int target, uint32_t row)
+/* Files in a new directory are like those in the source, and they are those that are counted. */
+static void check_copied(const batch *batch, int source, int target, const char *path, const pk_made *made, uint32_t row)
 {
-    const pk_directory *found = &batch->directories[row];
-    const int from = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
-    DIR *made = fdopendir(openat(target, batch->name[row], O_RDONLY | O_DIRECTORY));
-    expect(from >= 0 && made != NULL, "row %u: can't be looked at", row);
-    uint32_t copied = 0;
+    const int from = openat(source, path, O_RDONLY | O_DIRECTORY);
+    DIR *stream = fdopendir(openat(target, path, O_RDONLY | O_DIRECTORY));
+    expect(from >= 0 && stream != NULL, "row %u: can't be looked at", row);
+    uint32_t copied = 0, directories = 0;
     uint64_t bytes = 0;
-    for (struct dirent *entry; (entry = readdir(made)) != NULL;) {
+    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
         struct stat one, two;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
-        const ssize_t size = all_of(from, entry->d_name, contents), there = all_of(dirfd(made), entry->d_name, other);
+        expect(!fstatat(from, entry->d_name, &one, 0) && !fstatat(dirfd(stream), entry->d_name, &two, 0), "stat");
+        if (S_ISDIR(two.st_mode)) {
+            expect(S_ISDIR(one.st_mode), "row %u: a directory", row);
+            directories++;
+            continue;
+        }
+        const ssize_t size = all_of(from, entry->d_name, contents), there = all_of(dirfd(stream), entry->d_name, other);
         expect(size >= 0 && size == there && !memcmp(contents, other, (size_t)size), "row %u: other contents", row);
-        expect(!fstatat(from, entry->d_name, &one, 0) && !fstatat(dirfd(made), entry->d_name, &two, 0), "stat");
         if (batch->in_c.flags & PK_TIMES)
             expect(one.st_mtim.tv_sec == two.st_mtim.tv_sec && one.st_mtim.tv_nsec == two.st_mtim.tv_nsec, "row %u", row);
         copied++;
         bytes += (uint64_t)size;
     }
-    expect(copied == found->copied && bytes == found->copied_bytes, "row %u: %u files are there, and %u are told", row,
-           copied, found->copied);
-    expect(!copied || batch->tree.flags & PK_COPY_NEW, "row %u: nobody has asked for a copy", row);
-    closedir(made);
+    expect(copied == made->copied && bytes == made->copied_bytes, "row %u: %u files are there, and %u are counted", row,
+           copied, made->copied);
+    expect(directories >= made->subdirectories, "row %u: %u directories, %u are counted", row, directories, made->subdirectories);
+    expect(!copied || batch->tree.flags & PK_COPY_NEW, "row %u: files were copied", row);
+    closedir(stream);
     close(from);
 }
 
-/* All names that are left are in the source, and what they are is there; other targets were not made. */
+/* Items that remain are in the source, with this status. */
+static void check_remaining(const pk_directory *found, int source, const char *path, uint32_t row)
+{
+    const char *name = found->names, *const end = name + found->names_size;
+    const int directory = openat(source, path, O_RDONLY | O_DIRECTORY);
+    for (uint32_t each = 0; each < found->left; each++) {
+        char one[257];
+        struct stat status;
+        const char *after = memchr(name, '/', (size_t)(end - name));
+        after = after != NULL ? after : end;
+        snprintf(one, sizeof one, "%.*s", (int)(after - name), name);
+        expect(!fstatat(directory, one, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, one);
+        expect(status.st_ino == found->rows.inode[each] && (uint64_t)status.st_size == found->rows.size[each] &&
+               status.st_mode == found->rows.mode[each], "row %u: another item", row);
+        name = after + 1;
+    }
+    expect(name == end + 1, "row %u: names are left", row);
+    close(directory);
+}
+
+/* Return the number of items in a directory. */
+static uint32_t items_in(int source, const char *path)
+{
+    uint32_t number = 0;
+    DIR *stream = fdopendir(openat(source, path, O_RDONLY | O_DIRECTORY));
+    expect(stream != NULL, "%s can't be listed", path);
+    while (readdir(stream) != NULL)
+        number++;
+    closedir(stream);
+    return number - 2;
+}
+
+/* Each directory that was created has all items: copied, entered, not entered, or remaining. */
+static void check_created(const batch *batch, int source, int target, uint32_t row)
+{
+    const pk_directory *found = &batch->directories[row], *partly = (const pk_directory *)found->partly.at;
+    const pk_frontier *frontier = &found->frontier;
+    const pk_made *made = (const pk_made *)found->made.at;
+    const uint32_t number = (uint32_t)(found->made.size / sizeof *made);
+    const char *path = found->text.at;
+    for (uint32_t each = 0; each < number; each++, path += strlen(path) + 1) {
+        struct stat status;
+        uint32_t not_entered = 0;
+        expect(!fstatat(source, path, &status, AT_SYMLINK_NOFOLLOW) && status.st_ino == made[each].source, "row %u: %s", row, path);
+        expect(!fstatat(target, path, &status, AT_SYMLINK_NOFOLLOW) && status.st_ino == made[each].target, "row %u: %s", row, path);
+        check_copied(batch, source, target, path, &made[each], row);
+        if (made[each].remaining) {
+            expect(partly->left == made[each].remaining, "row %u: other items remain", row);
+            check_remaining(partly++, source, path, row);
+        }
+        for (uint32_t left = 0; left < frontier->left; left++)
+            not_entered += ((const uint32_t *)frontier->left_parents.at)[left] == each;
+        expect(made[each].copied + made[each].subdirectories + made[each].remaining + not_entered == items_in(source, path),
+               "row %u: %s has other items", row, path);
+    }
+    expect(path == found->text.at + found->text.size, "row %u: paths are left", row);
+}
+
+/* Items that remain are in the source; targets that were not reported were not created. */
 static void check_directory(const batch *batch, int source, int target, uint32_t row)
 {
     const pk_directory *found = &batch->directories[row];
     const int code = batch->codes[row];
-    if (code == DONE && found->left) {
-        const char *name = found->names, *const end = name + found->names_size;
-        int directory = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
-        for (uint32_t each = 0; each < found->left; each++) {
-            char one[257];
-            struct stat status;
-            const char *after = memchr(name, '/', (size_t)(end - name));
-            after = after != NULL ? after : end;
-            snprintf(one, sizeof one, "%.*s", (int)(after - name), name);
-            expect(!fstatat(directory, one, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, one);
-            expect(status.st_ino == found->rows.inode[each] && (uint64_t)status.st_size == found->rows.size[each] &&
-                   status.st_mode == found->rows.mode[each], "row %u: another item", row);
-            name = after + 1;
-        }
-        expect(name == end + 1, "row %u: names are left", row);
-        close(directory);
-    }
-    if (code == DONE && found->is_made)
-        check_copied(batch, source, target, row);
-    if (code == DONE || found->is_made)
+    if (code == DONE && found->left)
+        check_remaining(found, source, batch->name[row], row);
+    if (code == DONE && found->made.size)
+        check_created(batch, source, target, row);
+    if (code == DONE || code == ANEW)
         expect(!faccessat(target, batch->name[row], F_OK, AT_SYMLINK_NOFOLLOW), "row %u: no target", row);
-    expect(!found->is_made || code == DONE || code == ANEW, "row %u: made, and nobody knows", row);
+    expect(!found->made.size || code == DONE, "row %u: created, and not reported", row);
 }
 
 /* All that was told of a directory is so. */
@@ -237,7 +285,7 @@ static void check(batch *batch, int source, int target)
     int cancelled = 0;
     checks = 1;
     (void)pk_moved(&batch->in_c);
-    for (uint32_t row = 0; batch->in_c.kind == PK_ENTER && row < batch->in_c.rows; row++)
+    for (uint32_t row = 0; batch->in_c.kind == PK_COPY_TREE && row < batch->in_c.rows; row++)
         check_directory(batch, source, target, row);
     for (uint32_t row = 0; batch->in_c.kind == PK_LOOK && row < batch->in_c.rows; row++)
         check_looked(batch, source, row);
@@ -371,7 +419,7 @@ static void round_of(int place, uint32_t round)
     atomic_store(&is_over, 0);
     expect(!pthread_create(&looking, NULL, look, backend), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
-        static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_ENTER, PK_FINISH, PK_SYNC,
+        static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_COPY_TREE, PK_FINISH, PK_SYNC,
                                     PK_LOOK, PK_PATHS, PK_READ};
         rows = 1 + below(MOST_ROWS);
         prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 11 : 10)], rows, algorithm != 0);

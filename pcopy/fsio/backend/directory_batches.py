@@ -10,11 +10,18 @@ as they process all directories with the Python backend.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchResult, ItemCounts, NamesInDirectoryBatch
+from pcopy.fsio.backend.batches import (
+    UNCHANGED_VALUE,
+    BatchResult,
+    FileOperationBatch,
+    ItemCounts,
+    NamesInDirectoryBatch,
+)
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
@@ -79,48 +86,80 @@ class PresentDirectoryStatus(NamedTuple):
 
 
 class PartlyProcessedDirectory(NamedTuple):
-    """A directory that was opened on both sides, and for which something remains to be done.
+    """A directory whose target existed, and for which something remains to be done.
 
     Fields:
         attributes: metadata of the source directory.
         inode: inode number of the target directory.
         mark: identity mark of the target directory (bytes that distinguish it from a later one with the same inode
             number).
-        is_new: True if the target directory was created by this batch.
         is_owned_by_other_user: True if the target directory belongs to another user.
         names: names of the items that remain to be processed, joined by slashes.
         rows: status of these items, as columns.
         skipped: (number, bytes) of the files that were skipped.
-        copied: (number, bytes) of the files that were copied.
-        present: status that the target directory had before; None if it was created by this batch.
+        present: status that the target directory had before.
     """
 
     attributes: ItemMetadata
     inode: int
     mark: bytes
-    is_new: bool
     is_owned_by_other_user: bool
     names: bytes
     rows: ItemStatusColumns
     skipped: tuple[int, int]
-    copied: tuple[int, int]
-    present: PresentDirectoryStatus | None = None
+    present: PresentDirectoryStatus
+
+
+class CreatedDirectories(NamedTuple):
+    """The directories that a batch has created, in columns. A directory follows its parent; its position is its number.
+
+    Fields:
+        rows: number of rows among them; the others are below these.
+        packed_paths: their paths, relative to the parent directory of the batch, each followed by a zero byte.
+        metadata: metadata of the sources, as columns (``DIRECTORY_METADATA_COLUMNS``).
+        sources, targets: inode numbers of the source and of the target directories.
+        marks: identity marks of the target directories, each preceded by its length in one byte.
+        copied, copied_bytes: number and bytes of the files that were copied into each.
+        subdirectories: number of subdirectories of each that are among these directories.
+        remaining: number of items that remain in each.
+        are_simple: 1 for each directory whose metadata a ``FinishDirectoriesBatch`` can set.
+        contents: names (joined by slashes) and status of the items that remain, for each directory that has any, by its
+            number.
+        not_entered: names and inode numbers of subdirectories that were not entered, and whether each was created, by
+            the number of their parent.
+    """
+
+    rows: int
+    packed_paths: bytes
+    metadata: ItemStatusColumns
+    sources: array[int]
+    targets: array[int]
+    marks: bytes
+    copied: Sequence[int]
+    copied_bytes: Sequence[int]
+    subdirectories: Sequence[int]
+    remaining: Sequence[int]
+    are_simple: Sequence[int]
+    contents: dict[int, tuple[bytes, ItemStatusColumns]]
+    not_entered: dict[int, list[tuple[bytes, int, bool]]]
 
 
 class EnterDirectoriesResult(BatchResult):
     """The result of ``EnterDirectoriesBatch``.
 
-    A directory with the code ``DONE`` that is not in ``remaining`` is finished: it has its metadata, and all items in
-    it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created, but the caller has to
-    continue with it.
+    A directory with the code ``DONE`` that existed and is not in ``remaining`` is finished: it has its metadata, and
+    all items in it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created, but the caller
+    has to continue with it.
 
     Fields:
+        created: the directories that were created.
         skipped: number of files that were skipped in the finished directories.
         skipped_bytes: bytes of these files.
         changed: number of finished directories whose metadata is now another than before.
-        remaining: the directories in which something remains to be done, by row.
+        remaining: the existing directories in which something remains to be done, by row.
     """
 
+    created: CreatedDirectories | None
     skipped: int
     skipped_bytes: int
     changed: int
@@ -129,6 +168,7 @@ class EnterDirectoriesResult(BatchResult):
 
 class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
     """Open source directories, read the status of everything in them, and open or create their target directories.
+    Below directories that it creates, the batch does the same with their subdirectories.
 
     Fields:
         directory: descriptor of the parent directory of the sources.
@@ -136,6 +176,8 @@ class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
         names: names of the directories, the same on both sides, joined by slashes.
         inodes: inode numbers that the source directories must have.
         settings: settings of the batch.
+        depth: how many levels of subdirectories below the rows may be entered.
+        deadline: time (``time.monotonic``) after which no further subdirectory is entered.
     """
 
     row_kind = "directory"
@@ -143,6 +185,8 @@ class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
     target: int
     inodes: array[int]
     settings: DirectoryBatchSettings
+    depth: int = 0
+    deadline: float = 0.0
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:
@@ -340,23 +384,50 @@ class RemoveDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
     max_names: int
 
 
-class FinishDirectoriesBatch(NamesInDirectoryBatch[BatchResult]):
+class FinishDirectoriesResult(BatchResult):
+    """The result of ``FinishDirectoriesBatch``: the ``OutcomeCode`` of each directory. It is 0 if the caller has to
+    finish the directory.
+    """
+
+    codes: bytes
+
+
+class FinishDirectoriesBatch(FileOperationBatch[FinishDirectoriesResult]):
     """Apply the final metadata to target directories after everything in them was copied, where they differ from the
     existing ones.
 
-    A directory whose inode number or identity mark is not the given one was replaced; it is not changed and gets
-    ``SLOW_PATH``.
+    A row has some of the directories, which are opened one from the other. Each is finished after those below it. A
+    directory whose inode number or identity mark is not the given one was replaced; it is not changed.
 
     Fields:
-        rows: the metadata (``DIRECTORY_METADATA_COLUMNS``) and the inode numbers, as columns.
-        marks: identity marks of the directories (``pcopy.fsio.identity``).
-        created_by_job: a byte for each directory, 1 if the job created it.
+        directory: descriptor of the directory from which the paths lead.
+        packed_paths: paths of the directories, joined by zero bytes; a directory precedes those below it.
+        rows: columns of the wanted metadata, and of the inode numbers of the directories.
+        marks: identity mark of each directory, preceded by its length in one byte.
+        created_by_job: 1 for each directory that the job has created.
         settings: settings of the batch.
+        directories_per_row: number of directories in a row.
     """
 
     row_kind = "directory"
 
+    directory: int
+    packed_paths: bytes
     rows: ItemStatusColumns
-    marks: tuple[bytes, ...]
+    marks: bytes
     created_by_job: bytes
     settings: DirectoryBatchSettings
+    directories_per_row: int
+
+    @property
+    def directory_descriptors(self) -> tuple[int, ...]:
+        return (self.directory,)
+
+    @property
+    def names(self) -> bytes:
+        """A name for each row, joined by slashes: the first one on the path of its first directory."""
+        firsts = self.packed_paths.split(b"\0")[:: self.directories_per_row]
+        return b"/".join(path.partition(b"/")[0] for path in firsts)
+
+    def __len__(self) -> int:
+        return (len(self.created_by_job) + self.directories_per_row - 1) // self.directories_per_row

@@ -496,3 +496,8 @@ def summed_item_counts(sums: Any) -> ItemCounts:
     """Return the sum of the counts of all rows (``pk_sums``)."""
     numbers, width = array("Q", _ffi.buffer(sums)[:]), len(ItemCounts._fields)
     return ItemCounts(*(sum(numbers[column::width]) for column in range(width)))
+
+
+def used_bytes(memory: Any) -> bytes:
+    """Return the bytes in a ``pk_memory``."""
+    return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""

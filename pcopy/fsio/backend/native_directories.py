@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 from pcopy.fsio.attributes import ItemMetadata
@@ -20,20 +21,16 @@ from pcopy.fsio.backend.batches import (
 )
 from pcopy.fsio.backend.columns import (
     ALL_COLUMNS,
-    ATIME_COLUMN,
-    GROUP_COLUMN,
-    INODE_COLUMN,
     LINKS_COLUMN,
-    MODE_COLUMN,
-    MTIME_COLUMN,
-    OWNER_COLUMN,
     SCAN_COLUMNS,
     BatchOutcomeColumns,
     ItemStatusColumns,
     OutcomeCode,
 )
 from pcopy.fsio.backend.directory_batches import (
+    DIRECTORY_METADATA_COLUMNS,
     CompareDirectoriesBatch,
+    CreatedDirectories,
     DirectoryBatchSettings,
     DirectoryContents,
     DirectoryContentsResult,
@@ -41,6 +38,7 @@ from pcopy.fsio.backend.directory_batches import (
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
     FinishDirectoriesBatch,
+    FinishDirectoriesResult,
     ListDirectoriesBatch,
     ListDirectoriesResult,
     PartlyProcessedDirectory,
@@ -57,6 +55,7 @@ from pcopy.fsio.backend.native_batches import (
     native_batch_flags,
     raise_unexpected_deferral,
     summed_item_counts,
+    used_bytes,
 )
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, has_capability
@@ -70,6 +69,8 @@ _COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, 
 _NO_ROWS = ItemStatusColumns(0, SCAN_COLUMNS | LINKS_COLUMN)
 _EMPTY_DIRECTORY_CONTENTS = DirectoryContents(b"", b"", array("Q"), None)
 _DIRECTORY_LETTER = ord("d")
+_CREATED_LETTER = ord("a")
+"""Letter of a directory of a frontier that the row has created, but has not copied."""
 
 
 class NativeDirectoriesBatch(NativeBatch):
@@ -104,12 +105,13 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), 0, 0, 0, {})
-        super().__init__(_lib.PK_ENTER, settings, batch, self._enter_result, batch.target)
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, {})
+        super().__init__(_lib.PK_COPY_TREE, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self._directories: Any = _ffi.new("pk_directory[]", number)
         self.batch.directories = self._directories
+        self._tree.depth, self._tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
         self.batch.flags |= _lib.PK_LATE if is_mtime_set_on_close.get(batch.settings.target_device) else 0
         self.batch.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
 
@@ -118,16 +120,22 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
         entered, directories = self._enter_result, self._directories
         done = int(OutcomeCode.DONE)
         entered.skipped = entered.skipped_bytes = entered.changed = 0
+        if OutcomeCode.FAILED in entered.verdicts.codes:
+            raise MemoryError
+        created = []
         for row, code in enumerate(entered.verdicts.codes):
             if code != done:
                 continue
             found = directories[row]
-            if found.is_finished:
+            if found.made.size:
+                created.append(found)
+            elif found.is_finished:
                 entered.skipped += found.skipped
                 entered.skipped_bytes += found.skipped_bytes
                 entered.changed += found.is_changed
             else:
                 entered.remaining[row] = _partly_processed_directory(found)
+        entered.created = _created_directories(created) if created else None
 
 
 class NativeListDirectoriesBatch(NativeBatch):
@@ -281,21 +289,39 @@ class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
     """
 
     def __init__(self, settings: BackendSettings, batch: FinishDirectoriesBatch) -> None:
-        super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(BatchOutcomeColumns(len(batch))), batch.directory)
-        self.set_column_pointers(
-            self.batch.given,
-            batch.rows,
-            MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN | INODE_COLUMN,
-        )
-        if not len(batch.marks) == len(batch.created_by_job) == len(batch):
-            raise ValueError(f"there are {len(batch.marks)} marks for {len(batch)} rows: each row needs one")
-        marks = bytearray(len(batch) * _lib.PK_MARK)
-        for row, mark in enumerate(batch.marks):
-            start = row * _lib.PK_MARK
-            marks[start] = len(mark)
-            marks[start + 1 : start + 1 + len(mark)] = mark
-        self.batch.marks = self.column_pointer("uint8_t[]", marks)
-        self.batch.plans = self.column_pointer("uint8_t[]", batch.created_by_job)
+        number, rows = len(batch.created_by_job), batch.rows
+        self._finish_result = FinishDirectoriesResult(BatchOutcomeColumns(len(batch)), b"")
+        super().__init__(_lib.PK_FINISH, settings, batch, self._finish_result, batch.directory)
+        columns = rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, rows.inode
+        paths, mark_offsets = batch.packed_paths.split(b"\0"), _mark_offsets(batch.marks)
+        if not len(paths) == len(mark_offsets) == number or any(len(column) != number for column in columns):
+            raise ValueError(f"there are {len(paths)} paths for {number} directories, or another number of values")
+        to, given = self.batch, self.batch.given
+        given.mode, given.uid, given.gid = (self.column_pointer("uint32_t[]", column) for column in columns[:3])
+        given.atime, given.mtime = (self.column_pointer("int64_t[]", column) for column in columns[3:5])
+        given.inode = self.column_pointer("uint64_t[]", rows.inode)
+        self._codes = bytearray(number)
+        to.outcomes, to.finished = self.column_pointer("uint8_t[]", self._codes), number
+        to.prefixes = self.column_pointer("char[]", batch.packed_paths + b"\0")
+        to.marks = self.column_pointer("uint8_t[]", batch.marks)
+        to.plans = self.column_pointer("uint8_t[]", batch.created_by_job)
+        path_offsets = [*accumulate((len(path) + 1 for path in paths[:-1]), initial=0)]
+        portion = self._tree.most = batch.directories_per_row
+        starts = zip(path_offsets[::portion], mark_offsets[::portion], strict=True)
+        to.offsets = self.column_pointer("uint64_t[]", array("Q", chain.from_iterable(starts)))
+
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
+        self._finish_result.codes = bytes(self._codes)
+
+
+def _mark_offsets(marks: bytes) -> list[int]:
+    """Return the offset of each mark in ``marks``, where each is preceded by its length in one byte."""
+    offsets, at = [], 0
+    while at < len(marks):
+        offsets.append(at)
+        at += 1 + marks[at]
+    return offsets
 
 
 class NativeSyncDirectoriesBatch(NativeBatch):
@@ -371,25 +397,78 @@ def _partly_processed_directory(found: Any) -> PartlyProcessedDirectory:
     """Return what remains to be done in one directory. ``found`` is C's structure with the items, a
     ``pk_directory``.
     """
-    metadata, number = found.metadata, found.left
-    rows, names = _NO_ROWS, b""
-    if number:
-        rows = _columns_from_c(found, SCAN_COLUMNS | LINKS_COLUMN, _COLUMNS_OF_REMAINING_ITEMS)
-        names = _ffi.buffer(found.names, found.names_size)[:]
-    mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
-    attributes = ItemMetadata(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime)
-    is_fresh, is_anothers, status = bool(found.is_made), bool(found.is_anothers), found.present
-    times = status.mtime, found.present_ctime
-    present = None if is_fresh else PresentDirectoryStatus(status.mode, status.uid, status.gid, *times)
+    metadata, status = found.metadata, found.present
     return PartlyProcessedDirectory(
-        attributes,
+        ItemMetadata(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime),
         found.inode,
-        mark,
-        is_fresh,
-        is_anothers,
-        names,
-        rows,
+        _ffi.buffer(found.mark, 1 + found.mark[0])[1:],
+        bool(found.is_anothers),
+        *_remaining_items(found),
         (found.skipped, found.skipped_bytes),
-        (found.copied, found.copied_bytes),
-        present,
+        PresentDirectoryStatus(status.mode, status.uid, status.gid, status.mtime, found.present_ctime),
     )
+
+
+def _remaining_items(found: Any) -> tuple[bytes, ItemStatusColumns]:
+    """Return the names (joined by slashes) and the status of the items that remain in one directory. ``found`` is C's
+    structure with them, a ``pk_directory``.
+    """
+    if not found.left:
+        return b"", _NO_ROWS
+    rows = _columns_from_c(found, SCAN_COLUMNS | LINKS_COLUMN, _COLUMNS_OF_REMAINING_ITEMS)
+    return _ffi.buffer(found.names, found.names_size)[:], rows
+
+
+_MADE_WIDTH = _ffi.sizeof("pk_made") // 4
+"""Number of 32-bit numbers in a ``pk_made``."""
+
+
+def _created_directories(rows: Sequence[Any]) -> CreatedDirectories:
+    """Return the directories that some rows have created. ``rows`` are C's structures with their results
+    (``pk_directory``).
+    """
+    made = memoryview(b"".join([used_bytes(found.made) for found in rows]))
+    narrow, wide, signed = (made.cast(kind).tolist() for kind in ("I", "Q", "q"))
+    width = _MADE_WIDTH
+    metadata = ItemStatusColumns(len(narrow) // width, DIRECTORY_METADATA_COLUMNS)
+    metadata.mode, metadata.uid, metadata.gid = (array("I", narrow[at::width]) for at in range(3))
+    metadata.atime, metadata.mtime = (array("q", signed[at :: width // 2]) for at in (2, 3))
+    sources, targets, copied_bytes = (array("Q", wide[at :: width // 2]) for at in (4, 5, 6))
+    copied, remaining, subdirectories, are_simple = (narrow[at::width] for at in range(14, 18))
+    contents, not_entered, start = {}, {}, 0
+    for found in rows:
+        end = start + found.made.size // (4 * width)
+        if found.partly.size:
+            partly = _ffi.cast("pk_directory *", found.partly.at)
+            numbers = (number for number in range(start, end) if remaining[number])
+            contents.update({number: _remaining_items(partly[at]) for at, number in enumerate(numbers)})
+        if found.frontier.left:
+            not_entered.update(_directories_not_entered(found.frontier, start))
+        start = end
+    return CreatedDirectories(
+        len(rows),
+        b"".join([used_bytes(found.text) for found in rows]),
+        metadata,
+        sources,
+        targets,
+        b"".join([used_bytes(found.marks) for found in rows]),
+        copied,
+        copied_bytes,
+        subdirectories,
+        remaining,
+        are_simple,
+        contents,
+        not_entered,
+    )
+
+
+def _directories_not_entered(frontier: Any, first: int) -> dict[int, list[tuple[bytes, int, bool]]]:
+    """Return name and inode number of each directory that a row has not entered, and whether it was created, by the
+    number of its parent. ``first`` is the number of the directory of the row.
+    """
+    left: dict[int, list[tuple[bytes, int, bool]]] = {}
+    names, letters = used_bytes(frontier.left_names).split(b"/"), used_bytes(frontier.left_kinds)
+    parents, inodes = array("I", used_bytes(frontier.left_parents)), array("Q", used_bytes(frontier.left_inodes))
+    for parent, name, inode, letter in zip(parents, names, inodes, letters, strict=True):
+        left.setdefault(first + parent, []).append((name, inode, letter == _CREATED_LETTER))
+    return left

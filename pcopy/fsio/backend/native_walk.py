@@ -17,6 +17,7 @@ from pcopy.fsio.backend.native_batches import (
     mark_deferred_rows_for_slow_path,
     raise_unexpected_deferral,
     summed_item_counts,
+    used_bytes,
 )
 from pcopy.fsio.backend.walk_batches import (
     ListPathsBatch,
@@ -119,11 +120,6 @@ _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any]
     SumDirectoriesBatch: NativeSumDirectoriesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure."""
-
-
-def used_bytes(memory: Any) -> bytes:
-    """Return the bytes in a ``pk_memory``."""
-    return bytes(_ffi.buffer(memory.at, memory.size)) if memory.size else b""
 
 
 def _subtree_frontier(top: bytes, frontier: Any) -> SubtreeFrontier:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress, count
 
 from pcopy.engine.task import LabelledCounts
@@ -65,7 +65,7 @@ class TaskCounts:
     directory that vanished can be subtracted.
     """
 
-    __slots__ = ("_by_directory", "_counts", "_current_label", "_other_directories", "_place")
+    __slots__ = ("_by_directory", "_counts", "_current_label", "_labelled", "_other_directories", "_place", "_shares")
 
     def __init__(self, place: Place | None, *, by_directory: bool) -> None:
         """Create counts of 0.
@@ -79,6 +79,8 @@ class TaskCounts:
         self._counts = [0] * NUMBER_OF_COUNTERS
         self._current_label: bytes | None = None
         self._other_directories: dict[bytes, dict[int, int]] = {}
+        self._shares: list[LabelledCounts] = []
+        self._labelled = [0] * NUMBER_OF_COUNTERS  # sums of ``_shares``
 
     def set_counted_directory(self, directory: tuple[int, bytes]) -> None:
         """Count for ``directory`` from now on, in a task that walks several directories. ``directory`` is the index of
@@ -106,6 +108,28 @@ class TaskCounts:
             elsewhere = self._other_directories.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
+    def count_in_directories(self, root: int, paths: Sequence[bytes], columns: dict[int, Sequence[int]]) -> None:
+        """Add to counters for several directories.
+
+        Args:
+            root: index of the root of the directories.
+            paths: path below the root of each directory; that of the task is not among them.
+            columns: numbers to add, one for each directory, by index of the counter.
+        """
+        for counter, numbers in columns.items():
+            number = sum(numbers)
+            self._counts[counter] += number
+            self._labelled[counter] += number
+        if not self._by_directory:
+            return
+        above, shares = b"%d/" % root, dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
+        for path, *row in zip(paths, *columns.values(), strict=True):
+            key = tuple(row)
+            share = shares.get(key)
+            if share is None:  # most directories have one of a few shares
+                share = shares[key] = tuple(each for each in zip(columns, row, strict=True) if each[1])
+            self._shares.append((above + path, share))
+
     def add_counts_of_unfinished_task(self, counters: list[int]) -> None:
         """Add the counts so far to ``counters``, the counters of the rank, for a task that ends before it is done.
 
@@ -122,7 +146,8 @@ class TaskCounts:
         """
         if not self._by_directory:
             return
-        here = self._counts[:]
+        here = [number - labelled for number, labelled in zip(self._counts, self._labelled, strict=True)]
+        yield from self._shares
         for label, elsewhere in self._other_directories.items():
             for counter, number in elsewhere.items():
                 here[counter] -= number

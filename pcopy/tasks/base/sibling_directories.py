@@ -34,7 +34,7 @@ from pcopy.tasks.base.values import Place, pack_numbers
 MAX_DIRECTORIES_PER_TASK = 64
 """Largest number of directories of one task. A task with more could take so long that other ranks have nothing to do.
 """
-MAX_DIRECTORIES_PER_CALL = 16
+MAX_DIRECTORIES_PER_CALL = MAX_DIRECTORIES_PER_TASK
 """Largest number of directories that are given to the backend in one call."""
 MAX_CALL_SECONDS = 0.02
 """Seconds that one call of the backend should take at most, because the rank handles no messages meanwhile. After a
@@ -42,6 +42,9 @@ longer one, the next call gets fewer directories.
 """
 MAX_TASK_SECONDS = 0.05
 """Seconds after which a task enters no more directories itself, and spawns tasks for the remaining ones."""
+
+MAX_SECONDS_WHILE_IDLE = 0.005
+"""Seconds after which one call of the backend enters no more directories if other ranks may be idle."""
 
 
 def directory_slices_per_task(rank: Rank, number: int) -> Iterator[slice]:
@@ -65,6 +68,15 @@ def enters_several_per_call(rank: Rank) -> bool:
     False also with a limit (--bwlimit, --oplimit), because then each item is counted against the limit.
     """
     return rank.backend.has_directory_batches and rank.backend.runs_in_poll and not rank.throttle.is_on
+
+
+def call_deadline(rank: Rank) -> float:
+    """Return the time (``time.monotonic``) after which a call of the backend enters no directory below its rows. It is
+    soon if other ranks may be idle, and at once with threads, which then have more rows to work on.
+    """
+    if not rank.backend.runs_in_poll:
+        return 0.0
+    return time.monotonic() + (MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE)
 
 
 class DirectoriesPerCall:

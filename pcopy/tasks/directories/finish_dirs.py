@@ -1,4 +1,4 @@
-"""``FinishDirs`` gives several directories with the same parent their final metadata in one task, if possible by one
+"""``FinishDirs`` gives several directories below one directory their final metadata in one task, if possible by one
 call of the backend (the code in C or Python that makes system calls for many items). ``FinishDir`` does so for one
 directory.
 """
@@ -6,13 +6,15 @@ directory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import ItemMetadata, are_times_portable
-from pcopy.fsio.backend.columns import INODE_COLUMN, ItemStatusColumns, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.columns import INODE_COLUMN, ItemStatusColumns, OutcomeCode
 from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
+    CreatedDirectories,
     DirectoryBatchSettings,
     FinishDirectoriesBatch,
 )
@@ -29,6 +31,9 @@ from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.simple_directories import open_target_for_batch
 
+DIRECTORIES_PER_ROW = 64
+"""Number of directories that the backend finishes before the rank may handle messages. With threads, each is a row."""
+
 _ACTION_BITS = 8 - 3
 """Number of bits of ``FinishDirs.states`` that an action has. A packed action with more bits, which also says what
 differs, gets a task of its own.
@@ -41,35 +46,45 @@ flags.
 
 
 class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in", is_note=False):
-    """Task that gives the subdirectories ``names`` of ``place`` their final metadata (owner, mode, ACLs, times), after
-    everything in them was copied, and counts them as copied or skipped. If that fails for a directory, ``FinishDir``
-    handles it and reports the error.
+    """Task that gives directories below ``place`` their final metadata (owner, mode, ACLs, times), after everything in
+    them was copied, and counts them as copied or skipped. If that fails for a directory, ``FinishDir`` handles it and
+    reports the error.
 
-    Fields (columns have one value for each name):
-        place, names: the parent directory, and the names joined by slashes.
+    Fields (columns have one value for each directory):
+        place: the directory that contains all of them.
+        names: their paths relative to ``place``, joined by zero bytes. A directory precedes those below it.
         sources, targets: inode numbers of the source and of the target directories, packed.
         marks: file handle or time of birth that identifies each target directory together with its inode number
-            (``pcopy.fsio.identity``).
+            (``pcopy.fsio.identity``), each preceded by its length in one byte.
         states: one byte each (``finish_state``).
         attributes: the metadata to set, packed columns (``DIRECTORY_METADATA_COLUMNS``: mode, owner, group, times).
     """
 
     sources: bytes
     targets: bytes
-    marks: tuple[bytes, ...]
+    marks: bytes
     states: bytes
     attributes: bytes
 
+    @property
+    def paths(self) -> list[bytes]:
+        """Paths of the directories, relative to ``place``."""
+        return self.names.split(b"\0")
+
+    @property
+    def item_count(self) -> int:
+        return len(self.states)
+
     def task_for_some_directories(self, rows: Sequence[int]) -> FinishDirs:
-        """Return a task for those directories only whose indices in ``names`` are ``rows``."""
-        names, number = unpack_names(self.names), self.item_count
+        """Return a task for those directories only whose indices are ``rows``."""
+        paths, marks, number = self.paths, unpack_marks(self.marks), self.item_count
         sources, targets = unpack_numbers(self.sources), unpack_numbers(self.targets)
         return FinishDirs(
             self.place,
-            pack_names(names[row] for row in rows),
+            b"\0".join(paths[row] for row in rows),
             pack_numbers([sources[row] for row in rows]),
             pack_numbers([targets[row] for row in rows]),
-            tuple(self.marks[row] for row in rows),
+            _pack_marks(marks[row] for row in rows),
             bytes(self.states[row] for row in rows),
             ItemStatusColumns.status_columns_from_bytes(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
             .columns_of_selected_rows(rows)
@@ -78,7 +93,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
 
     def single_directory_tasks(self) -> list[FinishDir]:
         """Return one ``FinishDir`` for each directory; together they do the same as this task."""
-        columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
+        columns = self.paths, unpack_numbers(self.sources), unpack_numbers(self.targets), unpack_marks(self.marks)
         rows = ItemStatusColumns.status_columns_from_bytes(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
         attributes_of_rows = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
         parent, source_mount, target_mount = (
@@ -109,24 +124,24 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         handled one by one.
         """
         codes = yield from self._finish_subdirectories_in_batch(rank)
-        done = codes.count(OutcomeCode.DONE)
-        if done == self.item_count and not (rank.job.began or result.item_recorder.is_recording):
-            unchanged = sum(state >> 2 & 1 for state in self.states)
-            result.count(counts.DIRECTORIES, done - unchanged)
-            result.count(counts.SKIPPED, unchanged)
-            return
-        place = self.place
+        place, paths = self.place, self.paths
         above = place.path + b"/" if place.path else b""
-        slow = {} if done == self.item_count else dict(enumerate(self.single_directory_tasks()))
-        for row, name in enumerate(unpack_names(self.names)):
-            result.set_counted_directory((place.root, above + name))
-            if codes[row] == OutcomeCode.DONE:
-                result.count(counts.SKIPPED if self.states[row] & 4 else counts.DIRECTORIES)
-                result.item_recorder.record_item_outcome(
-                    ItemAction(self.states[row] >> _ACTION_SHIFT), place, name, DIRECTORY
-                )
-            else:
-                yield from slow[row].run(rank, result)
+        is_done = [code == OutcomeCode.DONE for code in codes]
+        skipped = [int(done and bool(state & 4)) for done, state in zip(is_done, self.states, strict=True)]
+        columns: dict[int, Sequence[int]] = {
+            counts.DIRECTORIES: [done - unchanged for done, unchanged in zip(is_done, skipped, strict=True)],
+            counts.SKIPPED: skipped,
+        }
+        result.count_in_directories(place.root, [above + path for path in paths], columns)
+        if result.item_recorder.is_recording:
+            for path, state in compress(zip(paths, self.states, strict=True), is_done):
+                result.item_recorder.record_item_outcome(ItemAction(state >> _ACTION_SHIFT), place, path, DIRECTORY)
+        if all(is_done):
+            return
+        for finish, done in zip(self.single_directory_tasks(), is_done, strict=True):
+            if not done:
+                result.set_counted_directory(finish.place.key)
+                yield from finish.run(rank, result)
                 yield None
         result.reset_counted_directory()
 
@@ -135,7 +150,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         directory, which says what was done; all are 0 if the batch cannot be used.
         """
         place, number = self.place, self.item_count
-        target = open_target_for_batch(rank, place, unpack_names(self.names))
+        target = open_target_for_batch(rank, place, self.paths)
         if target is None:
             return bytes(number)
         rows = ItemStatusColumns.status_columns_from_bytes(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
@@ -143,9 +158,10 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         rows.inode = unpack_numbers(self.targets)
         fresh = bytes(state & 1 for state in self.states)
         common = DirectoryBatchSettings(*rank.source_and_target_device(place))
-        batch = FinishDirectoriesBatch(target, self.names, rows, self.marks, fresh, common)
+        at_once = DIRECTORIES_PER_ROW if rank.backend.runs_in_poll else 1
+        batch = FinishDirectoriesBatch(target, self.names, rows, self.marks, fresh, common, at_once)
         finished = yield from rank.execute_batch(batch)
-        return bytes(finished.verdicts.codes)
+        return finished.codes
 
 
 def finish_state(*, is_new: bool, inherits_acl: bool, is_unchanged: bool, action: int = 0) -> int:
@@ -158,14 +174,29 @@ def finish_state(*, is_new: bool, inherits_acl: bool, is_unchanged: bool, action
     return is_new + 2 * inherits_acl + 4 * is_unchanged + (action << _ACTION_SHIFT)
 
 
+def _pack_marks(marks: Iterable[bytes]) -> bytes:
+    """Return identity marks as one string: each is preceded by its length in one byte."""
+    return b"".join(bytes((len(mark),)) + mark for mark in marks)
+
+
+def unpack_marks(packed: bytes) -> list[bytes]:
+    """Return the marks that ``_pack_marks`` has packed."""
+    marks, at = [], 0
+    while at < len(packed):
+        end = at + 1 + packed[at]
+        marks.append(packed[at + 1 : end])
+        at = end
+    return marks
+
+
 class SubdirectoryFinishCollector:
-    """Collects subdirectories of one directory that shall get their final metadata, and spawns one ``FinishDirs`` task
+    """Collects directories below one directory that shall get their final metadata, and spawns one ``FinishDirs`` task
     for all of them.
     """
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._names: list[bytes] = []
+        self._paths: list[bytes] = []
         self._sources: list[int] = []
         self._targets: list[int] = []
         self._marks: list[bytes] = []
@@ -211,10 +242,10 @@ class SubdirectoryFinishCollector:
             attributes: the metadata to set. The times must be such that every file system can store them.
             state: a byte (``finish_state``).
         """
-        self._names.append(name)
+        self._paths.append(name)
         self._sources.append(source)
         self._targets.append(target.inode)
-        self._marks.append(target.mark)
+        self._marks.append(_pack_marks([target.mark]))
         self._states.append(state)
         rows = self._rows
         rows.mode.append(attributes.mode)
@@ -224,10 +255,26 @@ class SubdirectoryFinishCollector:
         rows.mtime.append(attributes.mtime)
         rows.row_count += 1
 
+    def add_created_directories(self, created: CreatedDirectories) -> None:
+        """Add directories that the backend has created, all of which are simple."""
+        self._paths.append(created.packed_paths[:-1])
+        self._sources += created.sources
+        self._targets += created.targets
+        self._marks.append(created.marks)
+        state = finish_state(is_new=True, inherits_acl=False, is_unchanged=False)
+        self._states += bytes((state,)) * len(created.sources)
+        rows, metadata = self._rows, created.metadata
+        rows.mode += metadata.mode
+        rows.uid += metadata.uid
+        rows.gid += metadata.gid
+        rows.atime += metadata.atime
+        rows.mtime += metadata.mtime
+        rows.row_count += len(metadata)
+
     def spawn_finish_task(self, result: TaskResult) -> None:
         """Spawn one task in the phase FINISH for all directories that were added; none if there are none."""
-        if not self._names:
+        if not self._paths:
             return
         sources, targets = pack_numbers(self._sources), pack_numbers(self._targets)
-        columns = sources, targets, tuple(self._marks), bytes(self._states), self._rows.status_columns_as_bytes()
-        result.spawn_task(FinishDirs(self._place, pack_names(self._names), *columns), phase=Phase.FINISH)
+        columns = sources, targets, b"".join(self._marks), bytes(self._states), self._rows.status_columns_as_bytes()
+        result.spawn_task(FinishDirs(self._place, b"\0".join(self._paths), *columns), phase=Phase.FINISH)

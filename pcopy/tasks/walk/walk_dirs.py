@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -33,7 +32,7 @@ from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, DirectoriesToEnter
+from pcopy.tasks.base.sibling_directories import DirectoriesToEnter, call_deadline
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, FoundItemReporter, depth_of_contents, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
@@ -50,10 +49,6 @@ MAX_BATCH_PATHS = 1000
 """Maximum number of entries of a directory that is listed in one call together with others, if only paths or sums are
 reported. A larger directory is listed by itself.
 """
-
-
-MAX_SECONDS_WHILE_IDLE = 0.005
-"""Seconds after which one call of the backend enters no more directories if other ranks may be idle."""
 
 
 MAX_SKIPPED_ATTEMPTS = 16
@@ -259,7 +254,7 @@ class _DirectoryWalk(DirectoriesToEnter):
             device,
             MAX_BATCH_PATHS,
             finder.levels_below(depth_of_contents(parent)),
-            self._row_deadline(),
+            call_deadline(self._rank),
             finder.path_prefix(parent),
         )
         written = yield from rank.execute_batch(batch)
@@ -292,7 +287,7 @@ class _DirectoryWalk(DirectoriesToEnter):
             device,
             MAX_BATCH_PATHS,
             finder.levels_below(depth),
-            self._row_deadline(),
+            call_deadline(self._rank),
             *sums,
         )
         found = yield from rank.execute_batch(batch)
@@ -307,14 +302,6 @@ class _DirectoryWalk(DirectoriesToEnter):
         for group in found.remaining:
             self._result.count(counts.UNSCANNED, len(group.names))
             self.add(_subdirectory(parent, group.directory, group.directory_inode), group.names, group.inodes)
-
-    def _row_deadline(self) -> float:
-        """Return the time after which a call of the backend enters no directory below its rows: soon if other ranks may
-        be idle, and at once with threads, which then have more rows to work on.
-        """
-        if not self._rank.backend.runs_in_poll:
-            return 0.0
-        return time.monotonic() + (MAX_TASK_SECONDS if self._rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE)
 
     def _list_subdirectories_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]

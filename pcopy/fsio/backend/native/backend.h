@@ -14,7 +14,7 @@
 #define PK_COPY 2
 #define PK_READ 3
 #define PK_REMOVE 4
-#define PK_ENTER 5
+#define PK_COPY_TREE 5
 #define PK_FINISH 6
 #define PK_SYNC 7
 #define PK_SAME 8
@@ -117,7 +117,7 @@ typedef struct {
     int64_t touched;      /* items in the target that have changed since then are deferred */
     int64_t window;
     uint32_t user;        /* effective user id of this process */
-    int most;             /* a directory with this many or more names is deferred */
+    int most;             /* a directory with this many or more names is deferred; of PK_FINISH: directories of a row */
     int flags;
     uint64_t deadline;    /* of walks: rows enter no further directory after this time (CLOCK_MONOTONIC, nanoseconds) */
     uint32_t depth;       /* of walks: how many levels below the directories of the rows may be entered */
@@ -179,8 +179,21 @@ typedef struct {
     pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero; of PK_SUM_UP: a pk_summed for each
                            * directory that was entered */
     pk_frontier frontier; /* of walks */
+    pk_memory made;       /* of PK_COPY_TREE: a pk_made for each directory that was created; text has their paths, each
+                           * ended by a zero */
+    pk_memory marks;      /* of PK_COPY_TREE: the marks of their targets, each preceded by its length (one byte) */
+    pk_memory partly;     /* of PK_COPY_TREE: a pk_directory for each of them in which items remain */
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
+
+/* A directory that PK_COPY_TREE has created: metadata of the source, inode numbers of both, numbers of the files that were
+ * copied, of the items that remain, and of the subdirectories that were entered. is_simple: PK_FINISH can set its
+ * metadata. */
+typedef struct {
+    pk_metadata metadata;
+    uint64_t source, target, copied_bytes;
+    uint32_t copied, remaining, subdirectories, is_simple;
+} pk_made;
 
 /* Sums of a directory whose items were added to the tally; all of them have this owner and group. number: that of the
  * directory in the frontier. kinds: numbers of items by type, in the order of the letters "fdlpscb". */
@@ -225,18 +238,22 @@ typedef struct pk_batch {
     uint32_t umask;
     const char *names, *new_names, *temporaries; /* joined by slashes; new_names and temporaries may be NULL */
     size_t names_size, new_names_size, temporaries_size;
-    const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created it */
+    const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created a directory */
+    uint32_t finished;    /* of PK_FINISH: number of all directories */
+    uint8_t *outcomes;    /* of PK_FINISH: code of each directory, 0 at first, and if the slow path has to finish it */
     pk_columns given, found, wanted; /* mode, owner or group in "wanted": 0xffffffff means unchanged */
     pk_verdicts verdicts;
     uint8_t *digests;
     uint64_t *made;       /* of PK_COPY: inode numbers of new files */
-    uint8_t *marks;       /* PK_MARK bytes for each row: the length of the mark, then the mark */
+    uint8_t *marks;       /* PK_MARK bytes for each row: the length of the mark, then the mark; of PK_FINISH: without
+                           * gaps, for each directory */
     uint8_t *arena;       /* NULL, or memory in which the contents of all files are left; of PK_MAKE: the contents to
                            * write */
     const pk_tree *tree;
     pk_directory *directories;
     const uint64_t *offsets; /* for each row, where its file begins in the arena. There is room for its size and one
-                              * byte more; of PK_MEMBER: up to the next offset */
+                              * byte more; of PK_MEMBER: up to the next offset. Of PK_FINISH: two numbers for each
+                              * row, where its first path and its first mark begin */
     const uint16_t *modes; /* the new permission bits of items that are not directories, for each of the 4096 values */
     const uint16_t *directory_modes; /* the same for directories, for PK_UPDATE_WITHIN */
     pk_sums *sums;         /* of PK_PATHS, PK_UPDATE_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row,
@@ -249,7 +266,7 @@ typedef struct pk_batch {
     const pk_place *places;
     const uint32_t *place; /* index of the directory (pk_place) of each row */
     const char *prefixes;  /* of PK_MEMBER: see pk_place; of PK_PATHS: the path of the parent directory, with a slash
-                            * and a zero at its end */
+                            * and a zero at its end; of PK_FINISH: paths of directories, each ended by a zero */
     const uint8_t *pax;    /* of PK_MEMBER: the header block that precedes a pax record with only an mtime */
     uint64_t *removed;     /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
     int at_once;          /* rows that may modify the target directory at the same time; 0: no limit */

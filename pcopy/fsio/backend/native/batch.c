@@ -14,7 +14,7 @@ static const struct {
     [PK_COPY] = {pk_copy_row, NAMES},
     [PK_READ] = {pk_read_row, LOOKS},
     [PK_REMOVE] = {pk_remove_row, NAMES},
-    [PK_ENTER] = {pk_enter_row, NAMES},
+    [PK_COPY_TREE] = {pk_copy_tree_row, NAMES},
     [PK_FINISH] = {pk_finish_row, CHANGES},
     [PK_SYNC] = {pk_sync_row, LOOKS},
     [PK_SAME] = {pk_same_row, LOOKS},

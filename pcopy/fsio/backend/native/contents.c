@@ -6,16 +6,16 @@
 
 #define LONGEST 10000000 /* nanoseconds; after this time the remaining files of a directory are left to the caller */
 
-/* Allocate the columns of `names` items, and copy their names, which take `used` bytes. Return -1 if there is no
- * memory. */
-static int make_room(pk_directory *found, uint32_t names, const char *text, size_t used)
+/* Allocate the columns of `names` items, and copy their names, which take `size` bytes. The memory begins with room for a
+ * pointer to each name, and ends with room for a byte for each. Return -1 if there is no memory. */
+static int make_room(pk_directory *found, uint32_t names, const char *text, size_t size)
 {
-    char *block = malloc((size_t)names * 56 + used + 1);
+    char *block = malloc((size_t)names * (56 + sizeof(char *) + 1) + size);
     if (block == NULL)
         return -1;
     found->block = block;
     pk_columns *rows = &found->rows;
-    rows->mtime = (int64_t *)block;
+    rows->mtime = (int64_t *)(block + names * sizeof(char *));
     rows->ctime = rows->mtime + names;
     rows->inode = (uint64_t *)(rows->ctime + names);
     rows->size = rows->inode + names;
@@ -25,9 +25,8 @@ static int make_room(pk_directory *found, uint32_t names, const char *text, size
     rows->uid = rows->links + names;
     rows->gid = rows->uid + names;
     found->names = (char *)(rows->gid + names);
-    memcpy(found->names, text, used);
-    found->names[used] = '\0';
-    found->names_size = used;
+    memcpy(found->names, text, size);
+    found->names_size = size;
     return 0;
 }
 
@@ -41,27 +40,15 @@ static struct timespec time_of(struct statx_timestamp time)
     return (struct timespec){time.tv_sec, time.tv_nsec};
 }
 
-/* Return the end of a name in joined names. */
-static char *end_of(char *name, const char *end)
+int pk_look_at_all(pk_directory *found, int source, const char *names, size_t size)
 {
-    char *slash = memchr(name, '/', (size_t)(end - name));
-    return slash != NULL ? slash : (char *)end;
-}
-
-int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used)
-{
-    if (make_room(found, found->left, names, used))
+    if (make_room(found, found->left, names, size))
         return -1;
     pk_columns *rows = &found->rows;
-    char *name = found->names, *const end = name + found->names_size;
+    const char *name = found->names;
     for (uint32_t row = 0; row < found->left; row++) {
         struct statx status;
-        char *after = end_of(name, end);
-        *after = '\0';
-        int failed = look(source, name, &status);
-        if (after != end)
-            *after = '/';
-        if (failed || !in_nanoseconds(time_of(status.stx_mtime), &rows->mtime[row]) ||
+        if (look(source, name, &status) || !in_nanoseconds(time_of(status.stx_mtime), &rows->mtime[row]) ||
             !in_nanoseconds(time_of(status.stx_ctime), &rows->ctime[row]))
             return -1;
         rows->mode[row] = status.stx_mode;
@@ -71,7 +58,7 @@ int pk_look_at_all(pk_directory *found, int source, const char *names, size_t us
         rows->inode[row] = status.stx_ino;
         rows->size[row] = status.stx_size;
         rows->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
-        name = after + 1;
+        name += strlen(name) + 1;
     }
     return 0;
 }
@@ -166,8 +153,8 @@ static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, 
 }
 
 /* Copy small files into a directory that was just created. Files that cannot be copied here remain in `found`: the
- * slow path copies them or reports the error. */
-static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
+ * slow path copies them or reports the error. Return -1 if the file system is full or read-only. */
+static int copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
                      int source, int target)
 {
     uint8_t plan = NEW, operation;
@@ -193,26 +180,28 @@ static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *fou
             found->copied_bytes += bytes;
         }
     }
+    return atomic_load(&work.full) ? -1 : 0;
 }
 
-void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target)
+int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target,
+                     const uint8_t *kinds)
 {
     const uint32_t number = found->left;
-    const char **names = malloc(number * (sizeof *names + 1));
-    if (names == NULL)
-        return;
-    uint8_t *done = (uint8_t *)(names + number);
+    const char **names = found->block;
+    uint8_t *done = (uint8_t *)found->names + found->names_size;
+    int result = 0;
     memset(done, 0, number);
-    char *name = found->names, *const end = name + found->names_size;
+    const char *name = found->names;
     for (uint32_t row = 0; row < number; row++) {
         names[row] = name;
-        name = end_of(name, end);
-        *name++ = '\0';
+        name += strlen(name) + 1;
     }
-    if (found->is_made)
-        copy_new(worker, batch, found, names, done, source, target);
-    else
+    if (found->is_made && batch->tree->flags & PK_COPY_NEW)
+        result = copy_new(worker, batch, found, names, done, source, target);
+    else if (!found->is_made && batch->tree->flags & PK_COMPARE)
         skip(worker, batch, found, names, done, source, target);
+    for (uint32_t row = 0; row < number; row++)
+        done[row] |= kinds[row] == 'd';
     leave_out(found, names, done);
-    free(names);
+    return result;
 }

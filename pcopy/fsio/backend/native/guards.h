@@ -14,8 +14,7 @@
     GUARD_IS(DIRECTORY_NOFOLLOW, "a symbolic link in the place of a directory leads out of the tree") \
     GUARD_IS(DIRECTORY_ONLY, "a file in the place of a directory gets the directory's owner and mode") \
     GUARD_IS(DIRECTORY_NONBLOCK, "a FIFO in the place of a directory blocks the program") \
-    GUARD_IS(LISTED_DIRECTORY, "another directory is listed, such as that of a new mount") \
-    GUARD_IS(SOURCE_DIRECTORY, "another directory is copied, such as that of a new mount") \
+    GUARD_IS(LISTED_DIRECTORY, "another directory is listed or copied, such as that of a new mount") \
     GUARD_IS(DIRECTORY_EXISTS, "a directory that was removed and created again is copied or compared as an empty one") \
     GUARD_IS(FINISHED_INODE, "the metadata of a directory are given to another one that took its name") \
     GUARD_IS(FINISHED_MARK, "the same, for a directory that got the inode number of a removed one") \

@@ -130,7 +130,7 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_copy_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sum_up_row(pk_worker *worker, pk_batch *batch, uint32_t row);
@@ -186,12 +186,22 @@ int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing
                            const struct timespec times[2]);
 void pk_release_directories(pk_batch *batch);
 void pk_release_walk(pk_directory *found);
-/* Read the status of all names (found->left of them, packed in `names`) in an open source directory. Return -1 if a
- * status cannot be read, or if there is no memory. */
-int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used);
-/* Skip files with a matching copy, or copy small files into a new directory, as far as that is possible here, and
- * remove these files from `found`. */
-void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target);
+/* Return true if an open directory has no extended attribute that is copied. In a target directory, attributes of
+ * the namespace "system." always count, because new items may inherit them (default ACLs). */
+int pk_is_bare(pk_worker *worker, int directory, int is_target);
+/* Apply metadata to an open directory, where they differ from the existing ones, with the same result as
+ * ``pcopy.fsio.attributes.apply_item_metadata``. Return 1 if something was set, 0 if nothing had to be, or -1 if the
+ * slow path has to set all of them. */
+int pk_set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted,
+                    int is_made);
+/* Read the status of all names (found->left of them, each with a zero at its end, `size` bytes together) in an open source
+ * directory. Return -1 if a status cannot be read, or if there is no memory. */
+int pk_look_at_all(pk_directory *found, int source, const char *names, size_t size);
+/* Skip files with a matching copy, or copy small files into a new directory, as far as that is possible here. Remove these
+ * files from `found`, and the items whose letter in `kinds` is 'd'. The names are joined by slashes then. Return 0; or -1
+ * if the file system was full or read-only, so that no further file should be copied. */
+int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target,
+                     const uint8_t *kinds);
 /* Store the identity mark of an open item in `out`: its length, then the mark. `directory` is the directory that
  * contains the item. */
 void pk_mark(int directory, int descriptor, uint8_t *out);

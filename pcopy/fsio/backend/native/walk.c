@@ -37,9 +37,11 @@ int pk_append(pk_memory *memory, const void *data, size_t size)
 void pk_release_walk(pk_directory *found)
 {
     pk_frontier *const frontier = &found->frontier;
-    pk_memory *const all[] = {&found->text,          &frontier->parents,     &frontier->inodes,    &frontier->names,
-                              &frontier->left_parents, &frontier->left_inodes, &frontier->left_names,
-                              &frontier->left_kinds};
+    pk_memory *const all[] = {&found->text,          &found->made,            &found->marks,         &found->partly,
+                              &frontier->parents,    &frontier->inodes,      &frontier->names,     &frontier->left_parents,
+                              &frontier->left_inodes, &frontier->left_names, &frontier->left_kinds};
+    for (size_t at = 0; at < found->partly.size; at += sizeof(pk_directory))
+        free(((pk_directory *)(found->partly.at + at))->block);
     for (size_t each = 0; each < sizeof all / sizeof *all; each++) {
         free(all[each]->at);
         *all[each] = (pk_memory){0};
@@ -91,8 +93,8 @@ static int goes_on(const pk_walk *walk)
     const pk_frontier *const frontier = &walk->found->frontier;
     pk_work *const work = walk->batch->work;
     const size_t before = atomic_load_explicit(&work->results, memory_order_relaxed);
-    return walk->levels < MOST_LEVELS && walk->failures < MOST_FAILURES &&
-           before + walk->found->text.size + frontier->left_names.size < MOST_RESULTS &&
+    return walk->levels < MOST_LEVELS && walk->failures < MOST_FAILURES && !walk->is_over &&
+           before + walk->found->text.size + walk->results + frontier->left_names.size < MOST_RESULTS &&
            !atomic_load_explicit(&work->is_cancelled, memory_order_relaxed) &&
            pk_now() < walk->batch->tree->deadline;
 }
@@ -138,31 +140,35 @@ static int list(pk_walk *walk, int directory, pk_listed *listed)
     return complete_types(walk, directory, listed);
 }
 
-/* Allocate memory for the subdirectories of a listed directory. Return 0, or -1 if there is no memory. */
-static int make_room_for_subdirectories(pk_level *level, const pk_listed *listed)
+/* Allocate memory for the subdirectories of a listed directory, and copy all names to it: the visitor may use the buffer in
+ * which they are. Return 0, or -1 if there is no memory. */
+static int copy_names(pk_level *level, const pk_listed *listed)
 {
     size_t number = 0;
     for (int each = 0; each < listed->number; each++)
         number += listed->all.kinds[each] == 'd';
     if (number == 0)
         return 0;
-    level->inodes = malloc(number * sizeof(uint64_t) + listed->size);
-    level->block = (char *)level->inodes;
+    level->block = malloc(number * sizeof(uint64_t) + listed->size);
+    if (level->block == NULL)
+        return -1;
+    level->inodes = (uint64_t *)level->block;
     level->names = level->block + number * sizeof(uint64_t);
-    return level->block != NULL ? 0 : -1;
+    memcpy(level->names, listed->names, listed->size);
+    return 0;
 }
 
-/* Store the subdirectories of a listed directory that are to be entered. */
+/* Keep the subdirectories that are to be entered. */
 static void keep_subdirectories(pk_level *level, const pk_listed *listed)
 {
-    const char *name = listed->names;
     uint64_t *const inodes = (uint64_t *)level->block;
     char *to = level->names;
+    const char *name = to;
     for (int each = 0; each < listed->number; each++) {
         const size_t size = strlen(name) + 1;
         if (listed->all.kinds[each] == 'd') {
             inodes[level->left++] = listed->all.inodes[each];
-            memcpy(to, name, size);
+            memmove(to, name, size);
             to += size;
         }
         name += size;
@@ -177,7 +183,7 @@ static int process(pk_walk *walk, pk_level *level)
     const pk_tree *const tree = walk->batch->tree;
     const int is_deepest = walk->levels >= tree->depth;
     if (!pk_is_directory(walk->worker, level->descriptor, level->inode, tree->source_device, &level->status) ||
-        list(walk, level->descriptor, &listed) || (!is_deepest && make_room_for_subdirectories(level, &listed)))
+        list(walk, level->descriptor, &listed) || (!is_deepest && copy_names(level, &listed)))
         return 'd';
     const int letter = walk->visitor->names(walk, level, &listed);
     if (!letter && level->block != NULL)
@@ -277,17 +283,19 @@ int pk_walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, const pk_visit
 {
     pk_walk walk = {.worker = worker, .batch = batch, .found = &batch->directories[row], .visitor = visitor, .data = data};
     const char *const name = batch->work->name[row];
-    const int is_entered = !pk_append(&walk.path, prefix, strlen(prefix)) &&
-                           !enter(&walk, batch->directory, name, batch->given.inode[row], walk.path.size);
-    const int has_failed = is_entered && go_down(&walk);
+    const int letter = pk_append(&walk.path, prefix, strlen(prefix))
+                           ? 'd'
+                           : enter(&walk, batch->directory, name, batch->given.inode[row], walk.path.size);
+    const int has_failed = !letter && go_down(&walk);
     free(walk.path.at);
     if (has_failed && visitor->is_final)
         return set_verdict(batch, row, FAILED, OP_READDIR, ENOMEM);
-    if (!is_entered || has_failed) {
+    if (letter || has_failed) {
         pk_release_walk(walk.found);
-        return PK_DEFERRED;
+        return letter == 'a' ? ANEW : PK_DEFERRED;
     }
-    batch->sums[row] = walk.sums;
-    atomic_fetch_add_explicit(&batch->work->results, walk.found->text.size, memory_order_relaxed);
+    if (batch->sums != NULL)
+        batch->sums[row] = walk.sums;
+    atomic_fetch_add_explicit(&batch->work->results, walk.found->text.size + walk.results, memory_order_relaxed);
     return DONE;
 }

@@ -54,6 +54,8 @@ struct pk_walk {
     void *data;                   /* of the visitor */
     pk_sums sums;
     pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
+    size_t results;               /* bytes of results that are not in found->text */
+    int is_over;                  /* set by the visitor: no further directory is entered */
     uint32_t failures;            /* directories that were not handled since the last one that was */
     uint32_t levels;              /* the directory whose names are processed is level[levels], those above it precede it */
     pk_level level[MOST_LEVELS];

@@ -46,7 +46,7 @@ int pk_oldest(pk_backend *backend, pk_doing *doing)
         doing->directory = inside;
     } else if (batch != NULL) {
         const int of_source = doing->operation <= OP_GETXATTR || doing->operation == OP_READDIR ||
-                              (batch->kind != PK_COPY && batch->kind != PK_ENTER);
+                              (batch->kind != PK_COPY && batch->kind != PK_COPY_TREE);
         doing->directory = batch->kind == PK_SYNC     ? batch->synced[row]
                            : batch->kind == PK_MEMBER ? batch->places[batch->place[row]].directory
                            : of_source                ? batch->directory

@@ -1,0 +1,217 @@
+/* The visitor of PK_COPY_TREE: a row copies a tree, as far as that is simple. It opens or creates the target of each
+ * directory, and copies or skips small files. It goes down only below directories that it has created.
+ *
+ * What it has entered gets its metadata later (PK_FINISH). Items that it does not handle are returned with their status.
+ * Directories that it does not handle are left before anything is created; if that turns out only after the target was
+ * created, they are left with the letter a (the row: with the code ANEW, DECIDE_AGAIN): the slow path continues with the
+ * directory, and knows that it was created.
+ */
+#include "walk.h"
+
+#include <sys/xattr.h>
+
+#define DEFAULT_ACL "system.posix_acl_default"
+#define PRIVATE_MODE GUARD_VALUE(NEW_DIRECTORY_MODE, 0700, 0777)
+
+static int has_no_default_acl(int directory)
+{
+    return fgetxattr(directory, DEFAULT_ACL, NULL, 0) < 0 &&
+           (errno == ENODATA || errno == ENOTSUP || errno == ENOSYS);
+}
+
+/* Open or create the target directory `name` in the open directory `around`; if that is one that this job has created, it
+ * is expected to be empty. *made is set to 1 if the target was created. Return the descriptor, or -1 if that fails or the
+ * existing item is not a directory. */
+static int open_target(int around, const char *name, int is_in_new, uint8_t *made)
+{
+    int target = -1;
+    if (!is_in_new) {
+        target = pk_open_quietly(around, name, DIRECTORY, NULL);
+        if (target >= 0 || errno != ENOENT)
+            return target;
+    }
+    if (mkdirat(around, name, PRIVATE_MODE))
+        return -1;
+    *made = 1;
+    return pk_open_quietly(around, name, DIRECTORY, NULL);
+}
+
+/* Return true if files can be created in the open target directory without further preparation: same file system,
+ * sufficient permissions, no ACL to inherit, and (unless it was just created) not changed since `touched`. */
+static int is_simple_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
+{
+    const pk_tree *tree = batch->tree;
+    int64_t ctime;
+    if (fstat(target, status) || status->st_dev != tree->target_device)
+        return 0;
+    if (!(tree->flags & PK_POWERFUL) && (status->st_mode & 0700) != 0700)
+        return 0;
+    if (is_made)
+        return GUARD(NEW_DIRECTORY_OWNER, status->st_uid == tree->user) &&
+               GUARD(NEW_DIRECTORY_ACL, has_no_default_acl(target));
+    return in_nanoseconds(status->st_ctim, &ctime) && GUARD(KEPT_SINCE_BEFORE, ctime < tree->touched) &&
+           pk_is_bare(worker, target, 1);
+}
+
+/* Read the metadata of an open source directory. Return 0, or -1 if the slow path has to copy it. */
+static int read_metadata(pk_worker *worker, const pk_batch *batch, const pk_level *level, pk_metadata *metadata)
+{
+    const pk_tree *const tree = batch->tree;
+    const struct stat *const status = &level->status;
+    if ((status->st_dev == tree->shunned_device && status->st_ino == tree->shunned_inode) ||
+        !in_nanoseconds(status->st_atim, &metadata->atime) || !in_nanoseconds(status->st_mtim, &metadata->mtime))
+        return -1;
+    metadata->mode = status->st_mode;
+    metadata->uid = status->st_uid;
+    metadata->gid = status->st_gid;
+    doing(worker, OP_LISTXATTR);
+    return pk_is_bare(worker, level->descriptor, 0) ? 0 : -1;
+}
+
+/* Read the status of everything in an open source directory, before anything is created. Return 0, or -1 if the slow path
+ * has to copy it. */
+static int look_into(pk_worker *worker, pk_directory *found, int source, const pk_listed *listed)
+{
+    struct stat status;
+    found->left = (uint32_t)listed->number;
+    if (listed->number == 0) /* a directory that was removed after it was opened looks empty, but has no links */
+        return fstat(source, &status) || !GUARD(DIRECTORY_EXISTS, status.st_nlink) ? -1 : 0;
+    doing(worker, OP_STAT);
+    return pk_look_at_all(found, source, listed->names, listed->size);
+}
+
+/* Record the status of a target directory that existed before. Return 0, or -1 if its times cannot be represented. */
+static int record_present(pk_directory *found, const struct stat *status)
+{
+    found->present = (pk_metadata){status->st_mode, status->st_uid, status->st_gid, 0, 0};
+    return in_nanoseconds(status->st_mtim, &found->present.mtime) && in_nanoseconds(status->st_ctim, &found->present_ctime) ? 0 : -1;
+}
+
+/* Return true if owner, mode or mtime of an open directory, which were set, are not those in `before`: a file system
+ * may accept a change and not store it. */
+static int has_changed(int directory, const struct stat *before)
+{
+    struct stat now;
+    return fstat(directory, &now) || now.st_mode != before->st_mode || now.st_uid != before->st_uid ||
+           now.st_gid != before->st_gid || now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
+           now.st_mtim.tv_nsec != before->st_mtim.tv_nsec;
+}
+
+/* Choose the subdirectories that are entered: their letters in `listed` remain 'd'. */
+static void choose_subdirectories(const pk_walk *walk, const pk_directory *found, pk_listed *listed)
+{
+    const pk_tree *const tree = walk->batch->tree;
+    const pk_columns *const rows = &found->rows;
+    for (uint32_t row = 0; row < found->left; row++)
+        if (!found->is_made || walk->levels >= tree->depth || !S_ISDIR(rows->mode[row]) ||
+            rows->device[row] != tree->source_device || rows->inode[row] != listed->all.inodes[row])
+            listed->all.kinds[row] = '-';
+}
+
+/* Allocate the memory that store needs. Return 0, or -1 if there is none. */
+static int make_room_to_store(pk_walk *walk)
+{
+    pk_directory *const found = walk->found;
+    return pk_room_for(&found->made, sizeof(pk_made)) == NULL || pk_room_for(&found->marks, PK_MARK) == NULL ||
+                   pk_room_for(&found->text, walk->path.size) == NULL ||
+                   pk_room_for(&found->partly, sizeof(pk_directory)) == NULL ||
+                   pk_number_of(walk, walk->levels) == NOT_NUMBERED
+               ? -1
+               : 0;
+}
+
+/* Store a directory that was created, and the items that remain in it. */
+static void store(pk_walk *walk, const pk_level *level, const pk_directory *one)
+{
+    pk_directory *const found = walk->found;
+    const int can_enter = walk->batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700;
+    const pk_made made = {
+        .metadata = one->metadata,
+        .source = level->inode,
+        .target = one->inode,
+        .copied_bytes = one->copied_bytes,
+        .copied = one->copied,
+        .remaining = one->left,
+        .is_simple = can_enter && is_common(whole_seconds(one->metadata.atime)) &&
+                     is_common(whole_seconds(one->metadata.mtime)),
+    };
+    pk_append(&found->made, &made, sizeof made);
+    pk_append(&found->marks, one->mark, 1u + one->mark[0]);
+    pk_append(&found->text, walk->path.at, walk->path.size - 1); /* without the slash at its end */
+    pk_append(&found->text, "", 1);
+    if (one->left)
+        pk_append(&found->partly, one, sizeof *one);
+    if (walk->levels)
+        ((pk_made *)found->made.at)[walk->level[walk->levels - 1].number].subdirectories++;
+    walk->results += one->left ? one->names_size + 64 * (size_t)one->left : 0;
+}
+
+/* Set the metadata of a directory that existed before, and in which nothing remains to be done. Return 0 if the slow path
+ * has to do that. */
+static int finish(const pk_batch *batch, pk_directory *one, int target, const struct stat *status)
+{
+    if (one->left || one->is_made || !(batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700))
+        return 0;
+    const int written = pk_set_metadata(batch, target, status, &one->metadata, 0);
+    one->is_finished = written >= 0;
+    one->is_changed = written > 0 && has_changed(target, status);
+    return one->is_finished;
+}
+
+/* Skip or copy files of a directory whose target is open; subdirectories that are entered have the letter 'd'. Return 0,
+ * or the letter with which the directory is left to the slow path. */
+static int process_target(pk_walk *walk, const pk_level *level, pk_directory *one, pk_listed *listed)
+{
+    pk_worker *const worker = walk->worker;
+    const pk_batch *const batch = walk->batch;
+    struct stat status;
+    if (!is_simple_target(worker, batch, level->other, &status, one->is_made) ||
+        (one->is_made ? make_room_to_store(walk) : record_present(one, &status)))
+        return 'd';
+    choose_subdirectories(walk, one, listed);
+    doing(worker, OP_STAT);
+    if (one->left && pk_process_items(worker, batch, one, level->descriptor, level->other, listed->all.kinds))
+        walk->is_over = 1;
+    doing(worker, OP_UTIMENSAT);
+    if (finish(batch, one, level->other, &status))
+        return 0;
+    one->inode = status.st_ino;
+    one->is_anothers = status.st_uid != batch->tree->user;
+    pk_mark(batch->target, level->other, one->mark);
+    return one->is_made || has_no_default_acl(level->other) ? 0 : 'd';
+}
+
+/* Copy the directory `level`, as far as that is simple. The status of everything in it is read before anything is
+ * created. */
+static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
+{
+    const pk_batch *const batch = walk->batch;
+    const int is_below = walk->levels > 0;
+    pk_directory one = {0};
+    if (read_metadata(walk->worker, batch, level, &one.metadata) ||
+        look_into(walk->worker, &one, level->descriptor, listed)) {
+        free(one.block);
+        return 'd';
+    }
+    doing(walk->worker, OP_OPEN);
+    level->other = open_target(is_below ? walk->level[walk->levels - 1].other : batch->target, level->name,
+                               is_below || batch->tree->flags & PK_IN_NEW, &one.is_made);
+    const int letter = level->other >= 0 ? process_target(walk, level, &one, listed) : 'd';
+    if (letter) {
+        free(one.block);
+        return one.is_made ? 'a' : letter;
+    }
+    if (one.is_made)
+        store(walk, level, &one);
+    else
+        *walk->found = one;
+    if (one.is_made && !one.left)
+        free(one.block);
+    return 0;
+}
+
+int pk_copy_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    static const pk_visitor copy = {.names = copy_directory, .is_final = 1};
+    return pk_walk_row(worker, batch, row, &copy, "", NULL);
+}

@@ -1,0 +1,224 @@
+"""``EnterDirectoriesBatch`` and ``FinishDirectoriesBatch`` with subtrees: what the C backend copies, and what it
+leaves to the caller, is together what find(1) lists.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import time
+from array import array
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.backend.columns import (
+    ATIME_COLUMN,
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    ItemStatusColumns,
+    OutcomeCode,
+    unpack_names,
+)
+from pcopy.fsio.backend.directory_batches import (
+    CreatedDirectories,
+    DirectoryBatchSettings,
+    EnterDirectoriesBatch,
+    EnterDirectoriesResult,
+    FinishDirectoriesBatch,
+)
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
+from pcopy.fsio.identity import identity_mark_of
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from tests.fsio.backend_bench import BackendFactory, done
+
+LATER = float(1 << 30)
+METADATA = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN | INODE_COLUMN
+
+
+def make_tree(top: Path) -> None:
+    """Make directories with files, links, many names, and a chain of 40 directories, of different modes and times."""
+    for path in ("a/b/c", "a/b/d", "a/e f/g\n", "empty", "h/" + "i/" * 40):
+        (top / path).mkdir(parents=True)
+    for number, path in enumerate(("file", "a/one", "a/b/c/two", "a/e f/g\n/three", "h/i/i/four", "a/b/large")):
+        (top / path).write_bytes(os.urandom(5 << 20 if path.endswith("large") else 1000 * number))
+    (top / "a/b/link").symlink_to("c")
+    os.mkfifo(top / "a/b/d/fifo")
+    for number in range(300):
+        (top / f"a/many/{number}").mkdir(parents=True)
+    for number, place in enumerate(sorted(top.rglob("*"), reverse=True)):
+        if place.is_dir() and not place.is_symlink():
+            place.chmod((0o755, 0o700, 0o2750, 0o1777)[number % 4])
+            os.utime(place, ns=(10**18 + number, 10**18 + 2 * number))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    make_tree(tmp_path / "from/top")
+    (tmp_path / "to").mkdir()
+    return tmp_path / "from"
+
+
+def entered(
+    backend: FileOperationBackend, source: Path, target: Path, depth: int, deadline: float, *, copies: bool = True
+) -> EnterDirectoriesResult:
+    """Copy ``top`` of one directory to the other, with one call of the backend, and return the result."""
+    before = len(os.listdir("/proc/self/fd"))
+    directories = [os.open(path, os.O_RDONLY) for path in (source, target)]
+    one, other = (os.fstat(each).st_dev for each in directories)
+    settings = DirectoryBatchSettings(one, other, max_names=200, excludes_hard_links=True, copies_small_files=copies)
+    inodes = array("Q", [os.stat(source / "top").st_ino])
+    try:
+        result: EnterDirectoriesResult = done(
+            backend,
+            EnterDirectoriesBatch(directories[0], b"top", directories[1], inodes, settings, depth, deadline),
+        )
+    finally:
+        for each in directories:
+            os.close(each)
+    assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+    return result
+
+
+def paths_of(created: CreatedDirectories) -> list[bytes]:
+    paths = created.packed_paths.split(b"\0")
+    assert paths.pop() == b""
+    return paths
+
+
+def remaining_paths(source: Path, created: CreatedDirectories) -> list[bytes]:
+    """Return the paths of what remains: items, and directories with everything in them."""
+    paths = paths_of(created)
+    remaining = [paths[at] + b"/" + name for at, (names, _) in created.contents.items() for name in unpack_names(names)]
+    remaining += [paths[at] + b"/" + name for at, names in created.not_entered.items() for name, *_ in names]
+    return [below for path in remaining for below in find(source, path)]
+
+
+def find(place: Path, path: bytes) -> list[bytes]:
+    command: list[bytes | str] = ["find", path, "-print0"]
+    return subprocess.run(command, cwd=place, check=True, capture_output=True).stdout.split(b"\0")[:-1]
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("deadline", [0.0, LATER])
+@pytest.mark.parametrize("depth", [0, 1, 2, 100])
+def test_subtree_is_copied_or_left_to_the_caller(
+    make_backend: BackendFactory, source: Path, tmp_path: Path, depth: int, deadline: float, copies: bool
+) -> None:
+    target = tmp_path / "to"
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    if not backend.has_directory_batches:
+        return
+    before = {path: os.lstat(path) for path in (source / "top", *source.rglob("*"))}
+    result = entered(backend, source, target, depth, deadline, copies=copies)
+    backend.close()
+    created = result.created
+    assert bytes(result.verdicts.codes) == bytes((OutcomeCode.DONE,)) and created is not None and created.rows == 1
+    copied, remaining = find(target, b"top"), remaining_paths(source, created)
+    assert sorted(copied + remaining) == sorted(find(source, b"top"))
+    paths = paths_of(created)
+    for at, path in enumerate(paths):
+        one, other = before[source / os.fsdecode(path)], os.lstat(target / os.fsdecode(path))
+        assert stat.S_ISDIR(other.st_mode) and stat.S_IMODE(other.st_mode) == 0o700
+        assert (created.sources[at], created.targets[at]) == (one.st_ino, other.st_ino)
+        rows = created.metadata
+        assert (rows.mode[at], rows.uid[at], rows.gid[at]) == (one.st_mode, one.st_uid, one.st_gid)
+        assert (rows.atime[at], rows.mtime[at]) == (one.st_atime_ns, one.st_mtime_ns)
+        within = [target / os.fsdecode(path) / name for name in os.listdir(target / os.fsdecode(path))]
+        files = [each for each in within if not each.is_dir()]
+        assert created.copied[at] == len(files) and created.copied_bytes[at] == sum(
+            each.stat().st_size for each in files
+        )
+        assert created.subdirectories[at] == len(within) - len(files)
+        assert created.remaining[at] == (len(created.contents[at][1]) if at in created.contents else 0)
+    for path in copied:
+        if path not in paths:
+            assert (source / os.fsdecode(path)).read_bytes() == (target / os.fsdecode(path)).read_bytes()
+    left = {name for names in created.not_entered.values() for name, *_ in names}
+    if depth == 100 and deadline:
+        assert left == {b"many", b"i"}, "many names, and a chain that is too deep"
+        assert max(path.count(b"/") for path in paths) == 31
+        by_name = {name for names, _ in created.contents.values() for name in unpack_names(names)}
+        small = set() if copies else {b"file", b"one", b"two", b"three", b"four"}
+        assert by_name == {b"large", b"link", b"fifo"} | small
+    else:
+        assert max(path.count(b"/") for path in paths) == (depth if deadline else 0)
+
+
+def metadata_of(path: Path) -> tuple[int, ...]:
+    status = os.lstat(path)
+    return status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns
+
+
+@pytest.mark.parametrize("per_row", [1, 2, 3, 1000])
+@pytest.mark.parametrize("replaced", ["", "top/a/b", "top/a/b/c"])
+def test_directories_of_a_subtree_get_their_metadata(
+    make_backend: BackendFactory, source: Path, tmp_path: Path, per_row: int, replaced: str
+) -> None:
+    """A directory that was replaced meanwhile stays as it is, and so do those below it, which are others."""
+    target = tmp_path / "to"
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    if not backend.has_directory_batches:
+        return
+    paths = [
+        Path(os.fsdecode(path))
+        for path in find(source, b"top")
+        if stat.S_ISDIR(os.lstat(source / os.fsdecode(path)).st_mode)
+    ]
+    paths = [path for path in paths if "many" not in path.parts or path.name == "many"]
+    for path in paths:
+        (target / path).mkdir(0o700)
+    rows = ItemStatusColumns.from_statuses([os.lstat(source / path) for path in paths], METADATA)
+    rows.inode = array("Q", [os.lstat(target / path).st_ino for path in paths])
+    marks = []
+    for path in paths:
+        descriptor = os.open(target / path, os.O_RDONLY)
+        marks.append(identity_mark_of(descriptor, created_by_job=True))
+        os.close(descriptor)
+    others = set()
+    if replaced:
+        (target / replaced).rename(target / "aside")
+        for path in paths:
+            if path.is_relative_to(replaced):
+                (target / path).mkdir(0o711)
+                others.add(path)
+    before = {path: metadata_of(target / path) for path in others}
+    top = os.open(target, os.O_RDONLY)
+    device = os.fstat(top).st_dev
+    packed = b"".join(bytes((len(mark),)) + mark for mark in marks)
+    result = done(
+        backend,
+        FinishDirectoriesBatch(
+            top, b"\0".join(map(os.fsencode, paths)), rows, packed, bytes([1] * len(paths)),
+            DirectoryBatchSettings(device, device), per_row,
+        ),
+    )  # fmt: skip
+    os.close(top)
+    backend.close()
+    levels = {path: len(path.parts) for path in paths}
+    for path, code in zip(paths, result.codes, strict=True):
+        if path in others:
+            assert code == 0 and metadata_of(target / path) == before[path]
+        elif levels[path] > 40:
+            assert code == 0, "too deep for the backend"
+        else:
+            assert code == OutcomeCode.DONE and metadata_of(target / path) == metadata_of(source / path)
+
+
+def test_time_limit_is_kept(make_backend: BackendFactory, tmp_path: Path) -> None:
+    """A tree that takes longer than the limit is copied in part; the next directory is not entered."""
+    for number in range(30_000):
+        (tmp_path / f"from/top/{number % 150}/{number}").mkdir(parents=True)
+    (tmp_path / "to").mkdir()
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    if not backend.has_directory_batches:
+        return
+    result = entered(backend, tmp_path / "from", tmp_path / "to", 100, time.monotonic() + 0.02)
+    backend.close()
+    assert result.created is not None
+    number = len(paths_of(result.created))
+    assert 1 <= number < 30_151 and result.created.not_entered
