@@ -17,8 +17,9 @@ from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import DeviceInode, ItemFilters, JobCounters, RemoveOptions, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
+from pcopy.tasks.remove.ledger import NO_WAITER
 from pcopy.tasks.remove.listed import ListedRemovalVisitor
-from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveNamedItems
+from pcopy.tasks.remove.remove_tree import RemoveNamedItems
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.director import BottomUpDirector, UnrecordedJobTool, stages_of_single_walk

@@ -292,7 +292,7 @@ class DirectoryContentsResult(BatchResult):
     """The result of a batch that processes the contents of directories.
 
     In a directory with the code ``DONE``, items may remain that the caller has to process. In a directory with the code
-    ``SLOW_PATH`` nothing was changed, except that ``RemoveDirectoriesBatch`` may have removed items.
+    ``SLOW_PATH`` nothing was changed.
 
     Fields:
         counts: counts of the processed items of all rows together.
@@ -361,27 +361,6 @@ class CompareDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
     @property
     def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
-
-
-class RemoveDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
-    """Open directories, remove everything in them except subdirectories, and remove each directory that is empty then.
-
-    A directory in which something remains, or with too many names, gets ``SLOW_PATH``: the caller processes it. The
-    ``counts`` of the result include the removed items of all rows, even of those with ``SLOW_PATH``.
-
-    Fields:
-        directory: descriptor of the parent directory.
-        names: names of the directories, joined by slashes.
-        inodes: inode numbers that they must have.
-        device: st_dev that they must have.
-        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
-    """
-
-    row_kind = "directory"
-
-    inodes: array[int]
-    device: int
-    max_names: int
 
 
 class FinishDirectoriesResult(BatchResult):

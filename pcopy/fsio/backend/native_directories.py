@@ -43,7 +43,6 @@ from pcopy.fsio.backend.directory_batches import (
     ListDirectoriesResult,
     PartlyProcessedDirectory,
     PresentDirectoryStatus,
-    RemoveDirectoriesBatch,
     SetMetadataInDirectoriesBatch,
     UnprocessedItems,
 )
@@ -204,7 +203,7 @@ class NativeDirectoryContentsBatch(NativeBatch):
     def __init__(
         self,
         kind: int,
-        batch: SetMetadataInDirectoriesBatch | CompareDirectoriesBatch | RemoveDirectoriesBatch,
+        batch: SetMetadataInDirectoriesBatch | CompareDirectoriesBatch,
     ) -> None:
         number = len(batch)
         self._contents_result = DirectoryContentsResult(BatchOutcomeColumns(number), ItemCounts(), {})
@@ -271,16 +270,6 @@ class NativeCompareDirectoriesBatch(NativeDirectoryContentsBatch):
         self.batch.target = batch.target
         self.batch.flags = batch.properties
         self.batch.wanted.inode = self._inode_pointer(batch.other_inodes)
-
-
-class NativeRemoveDirectoriesBatch(NativeDirectoryContentsBatch):
-    """A batch that removes directories with the items in them (``RemoveDirectoriesBatch``), as a C structure with
-    pointers to its columns.
-    """
-
-    def __init__(self, batch: RemoveDirectoriesBatch) -> None:
-        super().__init__(_lib.PK_REMOVE_WITHIN, batch)
-        self._tree.source_device = batch.device
 
 
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
@@ -350,7 +339,6 @@ _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any]
     ListDirectoriesBatch: NativeListDirectoriesBatch,
     SetMetadataInDirectoriesBatch: NativeSetMetadataInDirectoriesBatch,
     CompareDirectoriesBatch: NativeCompareDirectoriesBatch,
-    RemoveDirectoriesBatch: NativeRemoveDirectoriesBatch,
     SyncDirectoriesBatch: NativeSyncDirectoriesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of

@@ -19,6 +19,7 @@ from pcopy.fsio.backend.native_batches import (
     summed_item_counts,
     used_bytes,
 )
+from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
 from pcopy.fsio.backend.walk_batches import (
     ListPathsBatch,
     ListPathsResult,
@@ -110,6 +111,15 @@ class NativeSumDirectoriesBatch(NativeWalkBatch):
         ]
 
 
+class NativeRemoveTreesBatch(NativeWalkBatch):
+    """A batch that removes subtrees (``RemoveTreesBatch``), as a C structure."""
+
+    def __init__(self, batch: RemoveTreesBatch) -> None:
+        super().__init__(_lib.PK_REMOVE_TREE, batch, WalkResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {}))
+        self.tree.mount = max(0, batch.mount)
+        self.batch.flags = _lib.PK_BY_TYPE if batch.removes_by_type else 0
+
+
 def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:
     """Return an object that has a batch, whose rows are subtrees, as a C structure, and its result."""
     return _NATIVE_CLASS_BY_BATCH_CLASS[type(batch)](batch)
@@ -118,6 +128,7 @@ def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
     ListPathsBatch: NativeListPathsBatch,
     SumDirectoriesBatch: NativeSumDirectoriesBatch,
+    RemoveTreesBatch: NativeRemoveTreesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure."""
 

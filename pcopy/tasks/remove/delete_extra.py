@@ -41,10 +41,10 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task, spawn_finish_dir_task_once
 from pcopy.tasks.files.existing import item_status_or_none
+from pcopy.tasks.remove.ledger import NO_WAITER
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.remove_tree import (
     MOUNTED_HERE_TEXT,
-    NO_WAITER,
     RemoveNamedItems,
     close_cached_directory,
     is_on_root_mount,

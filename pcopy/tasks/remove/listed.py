@@ -23,8 +23,9 @@ from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.listed.deepest_first import defer_directories
+from pcopy.tasks.remove.ledger import NO_WAITER
 from pcopy.tasks.remove.removal_counts import is_only_counting
-from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveDir, is_on_root_mount
+from pcopy.tasks.remove.remove_tree import RemoveDir, is_on_root_mount
 from pcopy.tasks.remove.visitor import OTHER_DEVICE_TEXT, RemoveVisitor, removal_problem, remove_items_in_batch
 from pcopy.walk.visitor import FoundItems
 

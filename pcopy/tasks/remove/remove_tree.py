@@ -1,9 +1,8 @@
-"""RemoveNamedItems, RemoveDir, RemoveDirs and RemovalEndedNote: remove names in batches, then the empty directory.
+"""RemoveNamedItems, RemoveDir and RemoveDirs: remove names in batches, then the empty directory.
 
 A part is the removal of one directory, or of some of its names. Any rank may run the task for a part. If a part
-contains directories, the rank that has found them waits until each of them was removed: it gets a message
-(``RemovalEndedNote``) about each. After the last message it removes the directory, which is empty now, and sends the
-same message to the rank that waits for that directory.
+contains directories that other tasks remove, or that remain empty, the rank that has found them waits for the end of
+these tasks (``RemovalLedger``). After the last one it removes the directory, which is empty now.
 
 Rules:
 
@@ -20,46 +19,37 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from array import array
 from collections.abc import Sequence
-from functools import partial
-from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import (
     INODE_COLUMN,
     MODE_COLUMN,
     BatchOutcomeColumns,
     ItemStatusColumns,
-    OutcomeCode,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, RemoveDirectoriesBatch
+from pcopy.fsio.backend.walk_batches import RemainingItems, SubtreeFrontier
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import DirectoryTask, TaskSteps, TaskWithoutDirectory
-from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
+from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import (
-    MAX_TASK_SECONDS,
-    DirectoriesPerCall,
-    directory_slices_per_task,
-    enters_several_per_call,
-)
+from pcopy.tasks.base.sibling_directories import directory_slices_per_task
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import regrant_owner_access
+from pcopy.tasks.remove.ledger import RemovalLedger, Waiter
 from pcopy.tasks.remove.protected import listing_without_protected_names
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.stop_deletion import DeletionState
+from pcopy.tasks.remove.subtrees import DirectoryToEmpty, may_remove_subtrees, remove_subtrees
 from pcopy.tasks.remove.visitor import RemoveVisitor, removal_problem, remove_items_in_batch
 from pcopy.walk.listing import (
     NAMES_PER_BATCH,
@@ -71,27 +61,36 @@ from pcopy.walk.listing import (
 )
 from pcopy.walk.visitor import stat_and_visit_names
 
-NO_WAITER = (-1, -1, -1)
-"""Value of ``waiter`` of a task for a PATH of the command line: no rank waits until the PATH has been removed."""
-
 MOUNTED_HERE_TEXT = "a file system is mounted here: not removed"
 """Message for a directory on which another file system is mounted, or which is not on the mount on which its tree
 begins.
 """
 
 
+_DIRECTORY_LETTER = ord("d")
+
+
 class _RemovalTask(DirectoryTask):
     """Base class of tasks that remove the directory ``place``, or some of its names. A rank may wait for the end of
-    such a task, to remove the directory above it.
+    such a task, to remove the directory above it; ``waiter`` identifies that rank, or is ``NO_WAITER``.
 
-    ``waiter`` identifies that rank: its number, the number under which it waits (in its ``RemovalLedger``), and the run
-    of the job (each resume is a new run). In a later run no rank waits, because the task that has spawned this one is
-    run again there. ``NO_WAITER`` if no rank waits at all.
+    In a later run of the job no rank waits, because the task that has spawned this one is run again there.
     """
 
     waiter: tuple[int, int, int]
     is_respawned_on_resume = True
     is_counted_if_unfinished = True
+
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        """Do the work of this task, then remove the directories that have become empty by that."""
+        yield from self.remove(rank, result)
+        yield from rank.shared_instance(RemovalLedger).remove_emptied_directories(result)
+
+    def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        """Remove what this task is about. Notify the waiting rank at the end, unless other tasks still remove
+        directories that were found: then it is notified after these.
+        """
+        raise NotImplementedError
 
     def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
         """Finish this task after all sub-directories that were found in its directory have been processed, on any
@@ -100,12 +99,10 @@ class _RemovalTask(DirectoryTask):
         self.notify_waiter(rank, result, has_remaining=has_remaining)
 
     def notify_waiter(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Tell the rank that waits for this task that it is complete; do nothing if no rank waits in this run.
+        """Notify the rank that waits for this task that it is complete; do nothing if no rank waits in this run.
         ``has_remaining`` is True if any item was not removed.
         """
-        owner, number, run = self.waiter
-        if run == rank.job.run:
-            result.spawn_task(RemovalEndedNote(number, has_remaining, run), owner=owner)
+        rank.shared_instance(RemovalLedger).notify(self.waiter, result, has_remaining=has_remaining)
 
 
 class RemoveNamedItems(_RemovalTask, code=80, doing="removing files of", is_note=False):
@@ -124,26 +121,8 @@ class RemoveNamedItems(_RemovalTask, code=80, doing="removing files of", is_note
     def estimated_operations(self) -> int:
         return self.operations_per_item * (self.names.count(b"/") + 1)
 
-    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        """Remove the names. Notify the waiting rank at the end, unless other tasks still remove directories among the
-        names: then it is notified after these.
-        """
-        if rank.copy_options.delete and rank.shared_instance(DeletionState).is_stopped:
-            self.notify_waiter(rank, result, has_remaining=True)
-            return
-        try:
-            directory, device = _open_checked_directory(rank, self.place)
-        except Problem as problem:
-            is_missing = problem.errno == errno.ENOENT
-            tally = RemovalCounts(rank, result)
-            for name in () if is_missing else unpack_names(self.names):
-                tally.count_found_items()
-                tally.report_failed_removal(self.place, name, problem)
-            self.notify_waiter(rank, result, has_remaining=not is_missing)
-            return
-        listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
-        if (yield from _remove_listed_items(rank, result, directory, device, listed, self)):
-            self.notify_waiter(rank, result, has_remaining=False)
+    def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        yield from _remove_names(rank, result, self, self.names, self.kinds, unpack_numbers(self.inodes))
 
 
 class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
@@ -160,7 +139,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
     is_empty: bool = False
     keeps_directory: bool = False
 
-    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+    def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Remove the contents, and then the directory itself unless other tasks still remove something in it. Notify
         the waiting rank.
         """
@@ -171,8 +150,8 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         if not self.is_empty:
             RemovalCounts(rank, result).count_unread_directories(-1)
             try:
-                directory, device = _open_checked_directory(rank, self.place)
-                listing = yield from list_directory(rank.backend, directory, detailed=True)
+                directory = _open_checked_directory(rank, self.place)
+                listing = yield from list_directory(rank.backend, directory.descriptor, detailed=True)
                 if listing.may_have_more_batches:
                     yield from _spawn_tasks_for_names(rank, result, listing, self)
                     return
@@ -183,23 +162,28 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
                     return
                 unread = problem  # a directory without read permission may be empty: try to remove it
             else:
-                if not (yield from _remove_listed_items(rank, result, directory, device, listing.listed, self)):
+                if not (yield from _remove_listed_items(rank, result, directory, listing.listed, self)):
                     return
         if self.keeps_directory and unread is None:
             self._finish_kept_directory(rank, result, has_remaining=False)
             return
-        problem_met = unread if is_only_counting(rank) else (yield from self._remove_empty_directory(rank))
-        if problem_met is None:
+        yield from self.remove_empty_directory(rank, result, unread)
+
+    def remove_empty_directory(self, rank: Rank, result: TaskResult, unread: Problem | None = None) -> TaskSteps:
+        """Remove the directory, in which nothing remains, and notify the waiting rank. ``unread`` is the reason why the
+        directory could not be read, if that is so.
+        """
+        problem = unread if is_only_counting(rank) else (yield from self._try_to_remove_directory(rank))
+        if problem is None:
             removal = RemovalCounts(rank, result)
             removal.report_removed_items(self.place, [b""], [DIRECTORY], [0])
             removal.count_removed_items((counts.DIRECTORIES,))
             self.notify_waiter(rank, result, has_remaining=False)
         else:
-            self._finish_failed_directory(
-                rank, result, unread if unread and problem_met.errno == errno.ENOTEMPTY else problem_met
-            )
+            is_not_empty = problem.errno == errno.ENOTEMPTY
+            self._finish_failed_directory(rank, result, unread if unread and is_not_empty else problem)
 
-    def _remove_empty_directory(self, rank: Rank) -> TicketGenerator[Problem | None]:
+    def _try_to_remove_directory(self, rank: Rank) -> TicketGenerator[Problem | None]:
         """Remove the empty directory. Return the ``Problem`` if that failed, or None if it was removed."""
         place, parent = self.place, self.parent
         try:
@@ -242,20 +226,20 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         self.notify_waiter(rank, result, has_remaining=not is_missing)
 
     def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Called when everything in the directory has been processed. If it is empty, spawn a task that removes the
-        directory itself. Otherwise (``has_remaining``), or if only its contents were selected, count it as not removed.
+        """Called when everything in the directory has been processed. If it is empty, have the directory itself
+        removed. Otherwise (``has_remaining``), or if only its contents were selected, count it as not removed.
         """
         if has_remaining or self.keeps_directory:
             self._finish_kept_directory(rank, result, has_remaining=has_remaining)
         else:
-            result.spawn_task(self._replace(is_empty=True))
+            rank.shared_instance(RemovalLedger).add_emptied_directory(self._replace(is_empty=True), result)
 
 
 class RemoveDirs(_RemovalTask, code=86, doing="removing directories of", is_note=False):
-    """Task that removes the sub-directories ``names`` (joined by slashes) of ``place`` with their contents; ``inodes``
-    are their inode numbers (8 bytes each).
+    """Task that removes the sub-directories ``names`` (joined by slashes) of ``place`` with everything in them and
+    below; ``inodes`` are the inode numbers (8 bytes each) that ``place`` lists for them.
 
-    The backend removes directories that contain only files, several per call. Every other directory gets its own task
+    The backend removes whole subtrees, several per call. A directory that it does not handle gets its own task
     (``RemoveDir``). ``waiter`` identifies the rank that is notified at the end.
     """
 
@@ -266,135 +250,61 @@ class RemoveDirs(_RemovalTask, code=86, doing="removing directories of", is_note
     def estimated_operations(self) -> int:
         return self.operations_per_item * (self.names.count(b"/") + 1)
 
-    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        """Let the backend remove directories, several per call and for at most ``MAX_TASK_SECONDS``. Spawn tasks for
-        those that it cannot remove and for those that are left.
-        """
-        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
-        at, remaining = 0, list[int]()
-        try:
-            directory, device = _open_checked_directory(rank, self.place)
-        except Problem:  # the task of each directory reports the error
-            at, remaining = len(names), [*range(len(names))]
-        end, at_once = time.monotonic() + MAX_TASK_SECONDS, rank.shared_instance(DirectoriesPerCall)
-        while at < len(names) and (not at or (enters_several_per_call(rank) and time.monotonic() < end)):
-            batch_rows, began = slice(at, at + at_once.number), time.monotonic()
-            numbers = array("Q", inodes[batch_rows])
-            batch = RemoveDirectoriesBatch(
-                directory, pack_names(names[batch_rows]), numbers, device, NAMES_PER_BATCH - 1
-            )
-            done = yield from rank.execute_batch_counting_changes(
-                batch, partial(_count_removed_contents, RemovalCounts(rank, result))
-            )
-            at_once.adapt_to_duration(time.monotonic() - began)
-            remaining += [at + row for row, code in enumerate(done.verdicts.codes) if code != OutcomeCode.DONE]
-            at = batch_rows.stop
-        self._spawn_tasks_for_remaining(rank, result, names, inodes, remaining, at)
+    def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        inodes, removal = unpack_numbers(self.inodes), RemovalCounts(rank, result)
+        # They were counted when they were found, and are counted again by what is done with them.
+        removal.count_found_items(-len(inodes))
+        removal.count_unread_directories(-len(inodes))
+        yield from _remove_names(rank, result, self, self.names, b"d" * len(inodes), inodes)
 
-    def _spawn_tasks_for_remaining(
-        self,
-        rank: Rank,
-        result: TaskResult,
-        names: Sequence[bytes],
-        inodes: Sequence[int],
-        remaining: Sequence[int],
-        at: int,
+
+class EnteredDirectory:
+    """A directory that the backend has entered in a walk, and in or below which something remains. It is removed after
+    that.
+
+    Args:
+        around: the directory in which the walk began.
+        frontier: what the walk has left.
+        number: number of this directory in the frontier.
+        waiters: identifies the entry of each directory of the frontier in the ledger of this rank.
+        waiter: identifies the rank that waits for the top directory of the frontier.
+    """
+
+    __slots__ = ("_around", "_frontier", "_number", "_waiter", "_waiters")
+
+    def __init__(
+        self, around: Place, frontier: SubtreeFrontier, number: int, waiters: Sequence[Waiter], waiter: Waiter
     ) -> None:
-        """Spawn a task for each directory that the backend could not remove (in the rows ``remaining``), and tasks for
-        the directories from row ``at`` on, which were not tried. If there are none, notify the waiting rank.
+        self._around = around
+        self._frontier = frontier
+        self._number = number
+        self._waiters = waiters
+        self._waiter = waiter
+
+    def removal_task(self) -> RemoveDir:
+        """Return the task that removes the directory with what is in it."""
+        parent, waiter = self._around, self._waiter
+        if self._number:
+            above = self._frontier.parents[self._number]
+            parent, waiter = place_in_frontier(self._around, self._frontier, above), self._waiters[above]
+        return RemoveDir(place_in_frontier(self._around, self._frontier, self._number), waiter, parent)
+
+    def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
+        """Called when everything in the directory has been processed: have the directory itself removed, or count it as
+        not removed (``has_remaining``).
         """
-        rest = [slice(at + rows.start, at + rows.stop) for rows in directory_slices_per_task(rank, len(names) - at)]
-        if not (remaining or rest):
-            self.notify_waiter(rank, result, has_remaining=False)
-            return
-        awaited, parent = (
-            rank.shared_instance(RemovalLedger).await_tasks(self, len(remaining) + len(rest), result),
-            self.place,
-        )
-        for row in remaining:
-            identity = ItemIdentity(parent.source_id.mount_code, inodes[row])
-            below = Place(
-                parent.root, os.path.join(parent.path, names[row]), identity, NO_DIRECTORY_IDENTITY, False, False
-            )
-            result.spawn_task(RemoveDir(below, awaited, parent), SCAN_COST, expands=True)
-        for rows in rest:
-            task = RemoveDirs(parent, awaited, pack_names(names[rows]), pack_numbers([*inodes[rows]]))
-            result.spawn_task(task, len(names[rows]) * SCAN_COST, expands=True)
+        self.removal_task().finish_after_contents(rank, result, has_remaining=has_remaining)
 
 
-def _count_removed_contents(removal: RemovalCounts, done: DirectoryContentsResult) -> None:
-    """Count the items that the backend has removed inside directories, which the result ``done`` states. The
-    directories themselves were counted as found before. ``removal`` is the object that counts.
-    """
-    sums = done.counts
-    removal.count_found_items(sums.files + sums.links + sums.other_items, sums.bytes)
-    removal.count_unread_directories(-sums.directories)
-    numbers = {
-        counts.FILES: sums.files,
-        counts.SYMLINKS: sums.links,
-        counts.SPECIAL: sums.other_items,
-        counts.DIRECTORIES: sums.directories,
-    }
-    removal.count_removed_items(numbers, sums.bytes)
+def place_in_frontier(around: Place, frontier: SubtreeFrontier, number: int) -> Place:
+    """Return the directory ``number`` of a frontier. ``around`` is the directory in which the walk began."""
+    return subdirectory_of(around, frontier.paths[number], frontier.inodes[number])
 
 
-class RemovalEndedNote(TaskWithoutDirectory, code=83, doing="recording removals in"):
-    """Message to a rank that waits until sub-directories have been removed: the task for one of them, or for some, is
-    complete. ``has_remaining`` is True if that task has left an item.
-
-    ``number`` is the number under which the rank waits. The rank ignores the message in any other run of the job than
-    ``of_run``, since it does not wait there.
-    """
-
-    number: int
-    has_remaining: bool
-    of_run: int
-    is_respawned_on_resume = True
-
-    def run(self, rank: Rank, result: TaskResult) -> None:
-        if self.of_run == rank.job.run:
-            rank.shared_instance(RemovalLedger).count_part(self.number, self, result)
-
-
-class _WaitingRemoval(NamedTuple):
-    """A task (``part``) that is finished when all directories that it has found were removed or have failed.
-    ``has_remaining`` is True if an item of the task was not removed.
-    """
-
-    part: _RemovalTask
-    has_remaining: bool
-
-
-class RemovalLedger(CompletionLedger[int, _WaitingRemoval, RemovalEndedNote]):
-    """The removal tasks that are not finished because other ranks still remove directories that they have found. The
-    keys are numbers that this rank assigns.
-    """
-
-    def __init__(self, rank: Rank) -> None:
-        super().__init__(rank)
-        self._numbers = count()
-
-    def await_tasks(
-        self, part: _RemovalTask, parts: int, result: TaskResult, *, has_remaining: bool = False
-    ) -> tuple[int, int, int]:
-        """Finish the task ``part`` only when ``parts`` other tasks, which remove what it has found, have ended. Return
-        the value that the field ``waiter`` of these tasks must have. ``has_remaining`` is True if ``part`` itself has
-        left an item.
-        """
-        number = next(self._numbers)
-        self.open(number, _WaitingRemoval(part, has_remaining), parts, result)
-        return self._rank.number, number, self._rank.job.run
-
-    def record_part_result(self, awaited: ObjectAwaitingParts[_WaitingRemoval], note: RemovalEndedNote) -> None:
-        """Record in ``awaited`` that one of the tasks that it waits for has ended, and whether that one has left an
-        item (``note.has_remaining``).
-        """
-        if note.has_remaining:
-            awaited.opened = awaited.opened._replace(has_remaining=True)
-
-    def complete_awaited_object(self, awaited: ObjectAwaitingParts[_WaitingRemoval], result: TaskResult) -> None:
-        """Finish the waiting task (``awaited``): all tasks that it waited for have ended."""
-        awaited.opened.part.finish_after_contents(self._rank, result, has_remaining=awaited.opened.has_remaining)
+def subdirectory_of(around: Place, path: bytes, inode: int) -> Place:
+    """Return the directory with this ``path`` relative to ``around``, and this ``inode`` number."""
+    identity = ItemIdentity(around.source_id.mount_code, inode)
+    return Place(around.root, os.path.join(around.path, path), identity, NO_DIRECTORY_IDENTITY, False, False)
 
 
 def open_for_removal(rank: Rank, place: Place) -> int:
@@ -421,14 +331,18 @@ def is_on_root_mount(rank: Rank, place: Place, directory: int) -> bool:
     """Return True if the open ``directory`` lies on the same mount as the top directory of its tree. Raise ``Problem``
     if that cannot be determined.
     """
-    top = rank.descriptors[place.root]
     with errors_as_problem("open"):
-        return mount_id_of(directory) == mount_id_of(top.target if rank.copy_options.delete else top.source)
+        return mount_id_of(directory) == _root_mount(rank, place)
 
 
-def _open_checked_directory(rank: Rank, place: Place) -> tuple[int, int]:
-    """Open the directory ``place``; return its descriptor and its device number. Raise ``Problem`` if another directory
-    or mount is there.
+def _root_mount(rank: Rank, place: Place) -> int:
+    """Return the id of the mount on which the top directory of the tree of ``place`` lies. Raise ``OSError``."""
+    top = rank.descriptors[place.root]
+    return mount_id_of(top.target if rank.copy_options.delete else top.source)
+
+
+def _open_checked_directory(rank: Rank, place: Place) -> DirectoryToEmpty:
+    """Open the directory ``place``. Raise ``Problem`` if another directory or mount is there.
 
     In a copy job that deletes, the owner's missing permissions are added to the directory first, if this process owns
     it.
@@ -436,70 +350,235 @@ def _open_checked_directory(rank: Rank, place: Place) -> tuple[int, int]:
     if rank.copy_options.delete and not is_only_counting(rank):
         regrant_owner_access(rank, place)
     directory = open_for_removal(rank, place)
-    if not is_on_root_mount(rank, place, directory):
+    with errors_as_problem("open"):
+        mount = mount_id_of(directory)
+        is_mounted_here = mount != _root_mount(rank, place)
+    if is_mounted_here:
         close_cached_directory(rank, place)
         raise Problem("open", 0, text=MOUNTED_HERE_TEXT)
-    return directory, status_of_open_item(directory).st_dev
+    return DirectoryToEmpty(directory, status_of_open_item(directory).st_dev, mount)
+
+
+def _remove_names(
+    rank: Rank, result: TaskResult, part: _RemovalTask, names: bytes, kinds: bytes, inodes: array[int]
+) -> TaskSteps:
+    """Remove some names of the directory of the task ``part``, which have these ``kinds`` and ``inodes`` in its
+    listing, and notify the rank that waits for the task.
+    """
+    if rank.copy_options.delete and rank.shared_instance(DeletionState).is_stopped:
+        part.notify_waiter(rank, result, has_remaining=True)
+        return
+    try:
+        directory = _open_checked_directory(rank, part.place)
+    except Problem as problem:
+        is_missing = problem.errno == errno.ENOENT
+        tally = RemovalCounts(rank, result)
+        for name in () if is_missing else unpack_names(names):
+            tally.count_found_items()
+            tally.report_failed_removal(part.place, name, problem)
+        part.notify_waiter(rank, result, has_remaining=not is_missing)
+        return
+    listed = ListNamesResult(BatchOutcomeColumns(1), names, 0, kinds, inodes)
+    if (yield from _remove_listed_items(rank, result, directory, listed, part)):
+        part.notify_waiter(rank, result, has_remaining=False)
 
 
 def _remove_listed_items(
-    rank: Rank, result: TaskResult, directory: int, device: int, listed: ListNamesResult, part: _RemovalTask
+    rank: Rank, result: TaskResult, directory: DirectoryToEmpty, listed: ListNamesResult, part: _RemovalTask
 ) -> TicketGenerator[bool]:
-    """Remove the listed items that are not directories, and spawn tasks for the directories. Return True if everything
-    was removed, so that neither an item nor a task is left.
+    """Remove the listed items: files, and directories as far as the backend can do that in one call. Spawn tasks for
+    the rest. Return True if everything was removed, so that neither an item nor a task is left.
 
     Args:
-        directory: descriptor of the directory.
-        device: device number of the directory. Sub-directories on other devices are not removed.
+        directory: the directory. Sub-directories on other devices are not removed.
         listed: the names to remove.
         part: the task to which the names belong; it is finished after the tasks that are spawned here.
     """
-    visitor = RemoveVisitor(rank, result, part.place, directory, device)
+    visitor = RemoveVisitor(rank, result, part.place, directory.descriptor, directory.device)
     if rank.copy_options.delete:
         deletable = listing_without_protected_names(rank, result, part.place, listed)
         visitor.has_remaining, listed = deletable is not listed, deletable
-    packed = listed.names
-    each_alone = is_only_counting(rank) or result.item_recorder.is_recording or rank.copy_options.backup
-    if listed.kinds and not each_alone and not visitor.selected.has_filters:
+    packed, subtrees = listed.names, _Subtrees()
+    each_alone = (
+        is_only_counting(rank)
+        or result.item_recorder.is_recording
+        or rank.copy_options.backup
+        or visitor.selected.has_filters
+    )
+    if listed.kinds and not each_alone:
         packed = yield from visitor.remove_listed_files(listed)
-    yield from stat_and_visit_names(rank.backend, directory, packed, visitor, follow=False)
-    if visitor.subdirectories:
-        RemovalCounts(rank, result).count_unread_directories(len(visitor.subdirectories))
-        if not each_alone and _may_batch_directories(rank, visitor):
-            _spawn_directory_tasks(rank, result, visitor, part)
+        if may_remove_subtrees(rank):
+            packed = yield from subtrees.remove_listed(rank, result, directory, listed, packed)
+    yield from stat_and_visit_names(rank.backend, directory.descriptor, packed, visitor, follow=False)
+    may_walk = not each_alone and may_remove_subtrees(rank)
+    remaining = _RemainingDirectories(rank, result, part.place)
+    RemovalCounts(rank, result).count_unread_directories(len(visitor.subdirectories))
+    for place in visitor.subdirectories:
+        name = os.path.basename(place.path)
+        if may_walk and name not in subtrees.deferred:
+            subtrees.add(name, place.source_id.inode)
         else:
-            awaited = rank.shared_instance(RemovalLedger).await_tasks(
-                part, len(visitor.subdirectories), result, has_remaining=visitor.has_remaining
-            )
-            for place in visitor.subdirectories:
-                below = RemoveDir(place, awaited, part.place, keeps_directory=place in visitor.kept_directories)
-                result.spawn_task(below, SCAN_COST, expands=True)
+            remaining.add_alone(place, keeps_directory=place in visitor.kept_directories)
+    remaining.add_subtrees(subtrees)
+    if remaining.parts:
+        remaining.spawn_tasks(part, has_remaining=visitor.has_remaining)
     elif visitor.has_remaining:
         part.finish_after_contents(rank, result, has_remaining=True)
-    return not (visitor.subdirectories or visitor.has_remaining)
+    return not (remaining.parts or visitor.has_remaining)
 
 
-def _may_batch_directories(rank: Rank, visitor: RemoveVisitor) -> bool:
-    """Return True if the backend may remove the sub-directories that ``visitor`` has found, several in one call: there
-    are at least 2, no filter applies, and the job is no copy.
+class _Subtrees:
+    """The sub-directories of one directory that the backend removes with everything in them and below."""
+
+    def __init__(self) -> None:
+        self.deferred: set[bytes] = set()
+        """Names of those that the backend does not handle."""
+        self.names: list[bytes] = []
+        """Names of those that other tasks remove."""
+        self.inodes: list[int] = []
+        """Their inode numbers."""
+        self.frontiers: Sequence[SubtreeFrontier] = ()
+        """What remains in and below those that were entered."""
+
+    def add(self, name: bytes, inode: int) -> None:
+        """Add a directory that another task removes."""
+        self.names.append(name)
+        self.inodes.append(inode)
+
+    def remove_listed(
+        self, rank: Rank, result: TaskResult, directory: DirectoryToEmpty, listed: ListNamesResult, packed: bytes
+    ) -> TicketGenerator[bytes]:
+        """Remove the directories among the names ``packed`` (joined by slashes), with everything in them and below, by
+        one call of the backend. Return the names that are left, packed: no directories, and those directories that the
+        backend does not handle.
+
+        ``listed`` are all names of the directory, with their types and inode numbers.
+        """
+        each = unpack_names(listed.names)
+        rows = [row for row, kind in enumerate(listed.kinds) if kind == _DIRECTORY_LETTER]
+        if not rows:
+            return packed
+        names, inodes = [each[row] for row in rows], [listed.inodes[row] for row in rows]
+        outcome = yield from remove_subtrees(rank, result, directory, names, inodes)
+        self.frontiers, self.deferred = outcome.frontiers, {names[row] for row in outcome.deferred}
+        for row in outcome.not_begun:
+            self.add(names[row], inodes[row])
+        directories = {*names}
+        return pack_names(name for name in unpack_names(packed) if name not in directories or name in self.deferred)
+
+
+class _RemainingDirectories:
+    """The sub-directories of one directory that remain to be removed by other tasks."""
+
+    def __init__(self, rank: Rank, result: TaskResult, place: Place) -> None:
+        """``place`` is the directory that contains them."""
+        self._rank = rank
+        self._result = result
+        self._place = place
+        self._alone: list[tuple[Place, bool]] = []
+        self._subtrees = _Subtrees()
+        self._slices: list[slice] = []
+
+    @property
+    def parts(self) -> int:
+        """Number of tasks, and of directories that were entered, for which the directory that contains them waits."""
+        return len(self._alone) + len(self._slices) + len(self._subtrees.frontiers)
+
+    def add_alone(self, place: Place, *, keeps_directory: bool) -> None:
+        """Add a directory that gets a task of its own (``RemoveDir``, with this ``keeps_directory``)."""
+        self._alone.append((place, keeps_directory))
+
+    def add_subtrees(self, subtrees: _Subtrees) -> None:
+        """Add directories that the backend may remove, and those that it has entered."""
+        self._subtrees = subtrees
+        self._slices = [*directory_slices_per_task(self._rank, len(subtrees.names))]
+
+    def spawn_tasks(self, part: _RemovalTask, *, has_remaining: bool) -> None:
+        """Spawn the tasks. The task ``part``, which has found the directories, is finished after them; it has left an
+        item if ``has_remaining`` is True.
+        """
+        rank, result, subtrees = self._rank, self._result, self._subtrees
+        waiter = part.waiter
+        if self.parts > 1 or has_remaining or isinstance(part, RemoveDir):
+            waiter = rank.shared_instance(RemovalLedger).await_tasks(
+                part, self.parts, result, has_remaining=has_remaining
+            )
+        for place, keeps_directory in self._alone:
+            task = RemoveDir(place, waiter, self._place, keeps_directory=keeps_directory)
+            result.spawn_task(task, SCAN_COST, expands=True)
+        for rows in self._slices:
+            _spawn_directories_task(result, self._place, waiter, subtrees.names[rows], subtrees.inodes[rows])
+        for frontier in subtrees.frontiers:
+            _spawn_tasks_for_frontier(rank, result, self._place, frontier, waiter)
+
+
+def _spawn_directories_task(
+    result: TaskResult, place: Place, waiter: Waiter, names: Sequence[bytes], inodes: Sequence[int]
+) -> None:
+    """Spawn a task that removes sub-directories of ``place``."""
+    task = RemoveDirs(place, waiter, pack_names(names), pack_numbers([*inodes]))
+    result.spawn_task(task, len(names) * SCAN_COST, expands=True)
+
+
+def _spawn_tasks_for_frontier(
+    rank: Rank, result: TaskResult, around: Place, frontier: SubtreeFrontier, waiter: Waiter
+) -> None:
+    """Spawn the tasks that remove what a walk of the backend has left. The directories that it has entered wait for
+    them in the ledger.
+
+    Args:
+        around: the directory in which the walk began.
+        frontier: what it has left.
+        waiter: identifies the rank that waits for the top directory of the frontier.
     """
-    if len(visitor.subdirectories) < 2 or not enters_several_per_call(rank):
-        return False
-    return not (rank.copy_options.delete or visitor.selected.has_filters)
+    ledger, removal = rank.shared_instance(RemovalLedger), RemovalCounts(rank, result)
+    waiters = ledger.new_waiters(len(frontier.paths))
+    parts = [0] * len(waiters)
+    for parent in frontier.parents[1:]:
+        parts[parent] += 1
+    numbers = {path: number for number, path in enumerate(frontier.paths)}
+    tasks: list[tuple[_RemovalTask, int]] = []
+    for items in frontier.remaining:
+        number = numbers[items.directory]
+        place = place_in_frontier(around, frontier, number)
+        found = _tasks_for_remaining_items(rank, place, waiters[number], items)
+        directories = items.kinds.count(_DIRECTORY_LETTER)
+        removal.count_found_items(directories)
+        removal.count_unread_directories(directories)
+        parts[number] += len(found)
+        tasks += found
+    for number, awaited in enumerate(parts):
+        entered = EnteredDirectory(around, frontier, number, waiters, waiter)
+        if awaited:
+            ledger.open_entry(waiters[number], entered, awaited, result)
+        else:  # it could not be removed: the task reports why
+            removal.count_unread_directories(1)
+            tasks.append((entered.removal_task(), SCAN_COST))
+    for task, cost in tasks:
+        result.spawn_task(task, cost, expands=True)
 
 
-def _spawn_directory_tasks(rank: Rank, result: TaskResult, visitor: RemoveVisitor, part: _RemovalTask) -> None:
-    """Spawn ``RemoveDirs`` tasks for the directories that ``visitor`` has found; the task ``part`` is finished after
-    these tasks.
-    """
-    parts = [visitor.subdirectories[share] for share in directory_slices_per_task(rank, len(visitor.subdirectories))]
-    awaited = rank.shared_instance(RemovalLedger).await_tasks(
-        part, len(parts), result, has_remaining=visitor.has_remaining
-    )
-    for directories in parts:
-        inodes = pack_numbers([each.source_id.inode for each in directories])
-        names = pack_names(os.path.basename(each.path) for each in directories)
-        result.spawn_task(RemoveDirs(part.place, awaited, names, inodes), len(directories) * SCAN_COST, expands=True)
+def _tasks_for_remaining_items(
+    rank: Rank, place: Place, waiter: Waiter, items: RemainingItems
+) -> list[tuple[_RemovalTask, int]]:
+    """Return tasks, each with its cost, that remove the ``items`` of the directory ``place``, which a walk has left."""
+    rows = [row for row, kind in enumerate(items.kinds) if kind == _DIRECTORY_LETTER]
+    names, inodes = [items.names[row] for row in rows], [items.inodes[row] for row in rows]
+    tasks: list[tuple[_RemovalTask, int]] = [
+        (
+            RemoveDirs(place, waiter, pack_names(names[share]), pack_numbers(inodes[share])),
+            len(names[share]) * SCAN_COST,
+        )
+        for share in directory_slices_per_task(rank, len(names))
+    ]
+    others = [row for row, kind in enumerate(items.kinds) if kind != _DIRECTORY_LETTER]
+    for start in range(0, len(others), NAMES_PER_BATCH):
+        share = others[start : start + NAMES_PER_BATCH]
+        numbers = pack_numbers([items.inodes[row] for row in share])
+        kinds = bytes([items.kinds[row] for row in share])
+        task = RemoveNamedItems(place, waiter, pack_names(items.names[row] for row in share), kinds, numbers)
+        tasks.append((task, len(share) * CALL_COST))
+    return tasks
 
 
 def _spawn_tasks_for_names(rank: Rank, result: TaskResult, listing: DirectoryListing, part: RemoveDir) -> TaskSteps:

@@ -27,7 +27,7 @@
 #define PK_MEMBER 15
 #define PK_COMPARE_WITHIN 16
 #define PK_MAKE 17
-#define PK_REMOVE_WITHIN 18
+#define PK_REMOVE_TREE 18
 #define PK_PATHS 19
 #define PK_SUM_UP 20
 
@@ -46,6 +46,7 @@
 #define PK_EXCUSED 4096 /* this process may not change owners (no CAP_CHOWN): a refused chown is no error */
 #define PK_LATE 8192    /* set the times of copies after closing them, because the server changes times at the close
                          * (``pcopy.fsio.close.is_mtime_set_on_close``) */
+#define PK_BY_TYPE 16384 /* of PK_REMOVE_TREE: remove items by name and type of the listing, without reading their status */
 
 /* Properties that PK_COMPARE_WITHIN compares, in the field "flags": the bits of ``pcopy.tasks.compare.properties``. */
 #define PK_OF_SIZE 2
@@ -121,6 +122,7 @@ typedef struct {
     int flags;
     uint64_t deadline;    /* of walks: rows enter no further directory after this time (CLOCK_MONOTONIC, nanoseconds) */
     uint32_t depth;       /* of walks: how many levels below the directories of the rows may be entered */
+    uint64_t mount;       /* of PK_REMOVE_TREE: mount (stx_mnt_id) of all directories */
     uint32_t mask;        /* of PK_LOOK: the columns to return for the items of the directories */
     char kinds[8];        /* letters of the types whose columns are returned, ended by a zero; empty: all types */
     pk_tally *tally;      /* NULL, or sums to which a directory is added instead of being returned, if all its items
@@ -203,7 +205,7 @@ typedef struct {
 } pk_summed;
 
 /* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
- * the files. PK_COMPARE_WITHIN: pairs of items, and the bytes that were read from both. PK_REMOVE_WITHIN: removed
+ * the files. PK_COMPARE_WITHIN: pairs of items, and the bytes that were read from both. PK_REMOVE_TREE: removed
  * items. PK_PATHS: all items, without bytes. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
@@ -256,7 +258,7 @@ typedef struct pk_batch {
                               * row, where its first path and its first mark begin */
     const uint16_t *modes; /* the new permission bits of items that are not directories, for each of the 4096 values */
     const uint16_t *directory_modes; /* the same for directories, for PK_UPDATE_WITHIN */
-    pk_sums *sums;         /* of PK_PATHS, PK_UPDATE_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row,
+    pk_sums *sums;         /* of PK_PATHS, PK_UPDATE_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_TREE: one for each row,
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */

@@ -27,7 +27,7 @@ static const struct {
     [PK_MEMBER] = {pk_member_row, LOOKS},
     [PK_COMPARE_WITHIN] = {pk_compare_within_row, LOOKS},
     [PK_MAKE] = {pk_make_row, NAMES},
-    [PK_REMOVE_WITHIN] = {pk_remove_within_row, NAMES},
+    [PK_REMOVE_TREE] = {pk_remove_tree_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},
     [PK_SUM_UP] = {pk_sum_up_row, LOOKS},
 };

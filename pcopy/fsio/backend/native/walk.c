@@ -175,15 +175,22 @@ static void keep_subdirectories(pk_level *level, const pk_listed *listed)
     }
 }
 
+static int is_found(const pk_walk *walk, pk_level *level)
+{
+    const uint64_t device = walk->batch->tree->source_device;
+    return walk->visitor->is_found != NULL
+               ? walk->visitor->is_found(walk, level)
+               : pk_is_directory(walk->worker, level->descriptor, level->inode, device, &level->status);
+}
+
 /* List an open directory, have the visitor process its names, and store its subdirectories. Return 0, or the letter with
  * which the directory is left to the caller. */
 static int process(pk_walk *walk, pk_level *level)
 {
     pk_listed listed;
-    const pk_tree *const tree = walk->batch->tree;
-    const int is_deepest = walk->levels >= tree->depth;
-    if (!pk_is_directory(walk->worker, level->descriptor, level->inode, tree->source_device, &level->status) ||
-        list(walk, level->descriptor, &listed) || (!is_deepest && copy_names(level, &listed)))
+    const int is_deepest = walk->levels >= walk->batch->tree->depth;
+    if (!is_found(walk, level) || list(walk, level->descriptor, &listed) ||
+        (!is_deepest && copy_names(level, &listed)))
         return 'd';
     const int letter = walk->visitor->names(walk, level, &listed);
     if (!letter && level->block != NULL)
@@ -197,10 +204,11 @@ static int around_last(const pk_walk *walk)
     return walk->levels > 1 ? walk->level[walk->levels - 2].descriptor : walk->batch->directory;
 }
 
-/* Close the descriptors of a directory. */
+/* Close those descriptors of a directory that are open. */
 static void close_sides(const pk_level *level)
 {
-    close(level->descriptor);
+    if (level->descriptor >= 0)
+        close(level->descriptor);
     if (level->other >= 0)
         close(level->other);
 }

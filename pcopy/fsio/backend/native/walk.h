@@ -39,9 +39,12 @@ typedef struct {
      * are entered. An operation with two sides opens level->other. Return 0; or, if the directory has to be left to the
      * caller, 'd' with nothing done, or the letter with which it is left. */
     int (*names)(pk_walk *walk, pk_level *level, pk_listed *listed);
-    /* Do something with a directory when nothing in it or below remains; `around` is the descriptor of its parent. Return
-     * 0, or -1 if it remains. NULL: nothing is to be done. */
+    /* Do something with a directory when nothing in it or below remains; `around` is the descriptor of its parent. It may
+     * close the directory, and set its descriptor to -1. Return 0, or -1 if it remains. NULL: nothing is to be done. */
     int (*leave)(pk_walk *walk, pk_level *level, int around);
+    /* Return true if the open directory `level` is the one that was found. NULL: its inode and device are compared, and
+     * level->status is set. */
+    int (*is_found)(const pk_walk *walk, const pk_level *level);
     int is_final;                 /* true if what was done with a directory cannot be done again by the slow path */
 } pk_visitor;
 
