@@ -315,6 +315,42 @@ class DirectoriesBelowRoot:
         self._cache.pins.keep_descriptor_open_for_task(entry[0])
         return entry[0]
 
+    def open_parent(self, path: bytes, identity: ItemIdentity, child: bytes) -> int:
+        """Return the descriptor of the directory ``path``, which contains the directory ``child`` (a path), as ``open``
+        does.
+
+        If only ``child`` is in the cache, the directory is opened through it, so that the cost does not depend on the
+        depth. The result is used only if it is the directory with ``identity``, on the mount of ``child``: ``child``
+        may have been moved.
+        """
+        below = self._cache.get(self._root_number, child)
+        if path and below is not None and self._cache.get(self._root_number, path) is None:
+            self._open_through_child(path, identity, below)
+        return self.open(path, identity)
+
+    def _open_through_child(self, path: bytes, identity: ItemIdentity, child: _CacheEntry) -> None:
+        """Open the parent directory of ``child`` and add it to the cache as the directory ``path``, if it is the
+        directory with ``identity``.
+        """
+        try:
+            opened = self._open_child_directory(child[0], b"..")
+        except OSError:
+            return
+        try:
+            status = os.fstat(opened)
+            is_same = (
+                status.st_ino == identity.inode
+                and identity.mount_code == child[1].mount_code
+                and status.st_dev == self.mount_codes.device_of_mount_code(identity.mount_code)
+                and mount_id_of(opened) == mount_id_of(child[0])
+            )
+        except OSError:
+            is_same = False
+        if is_same and self._on_source:
+            self._cache.add(self._root_number, path, (opened, ItemIdentity(identity.mount_code, status.st_ino)))
+        else:
+            close_ignoring_errors(opened)
+
     def _cached_or_opened_directory(self, path: bytes) -> _CacheEntry:
         """Return descriptor and identity of the directory ``path``, from the cache or, if it is not cached, by opening
         it. Raise ``Problem``.

@@ -95,7 +95,7 @@ class RemoveJob(TreeJob):
         self.make_job_for_roots(
             roots,
             copies=True,
-            program=RemoveOptions(self.whole_directories, kept, missing_is_fine),
+            program=RemoveOptions(self.whole_directories, kept, missing_is_fine, self._shows_bytes),
             one_file_system=not self.tree.list_file,
         )
         if roots and not arguments.yes and not self.dry_run:
@@ -110,13 +110,20 @@ class RemoveJob(TreeJob):
             )
             self.began = time.monotonic()
 
+    @property
+    def _shows_bytes(self) -> bool:
+        """True if the sizes of the removed files are shown: not with ``-q``, unless another option shows them."""
+        output = self.output
+        return not output.quiet or output.json or bool(output.reports or output.metrics or output.log)
+
     def print_resume_advice(self) -> None:
         print_error("prm", "repeat the command to remove the remaining items")
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         removed = "would be removed" if self.dry_run else "removed"
         totals, select = ended.totals, self.tree.options.select
-        yield from item_counts_lines(totals, removed, "left" if select.has_filters else "not empty")
+        skipped = "left" if select.has_filters else "not empty"
+        yield from item_counts_lines(totals, removed, skipped, sizes=self._shows_bytes)
         if select.has_filters and totals.skipped:
             excluded = f"{totals.excluded:,} excluded by filters ({filter_origins_text(self.output.filter_origins)})"
             yield f"  left: {excluded}, {_number_of_directories_not_empty(totals):,} not empty"

@@ -290,6 +290,8 @@ def test_no_program_mistakes_a_changed_mount_for_the_original_directory(
     call, directory = MOMENTS[moment]
     if CHANGES[name][0]:
         mount(source)
+    if program == "prm" and directory == "a":  # prm removes one subtree after the other, in the order of the listing
+        directory = next(each for each in os.listdir(source) if each != "mount")
     if call == "openat":
         write(source / "mount" / directory, bytes(LARGE))
         write(trees.copy / "mount" / directory, bytes(LARGE))

@@ -61,7 +61,7 @@ ROWS = (
             "a directory is mounted over in pcopy",
         ),
     ),
-    Row(("REMOVED_DIRECTORY",), ("a directory is mounted over in prm",)),
+    Row(("REMOVED_DIRECTORY",), ("a directory is mounted over in prm", "a file system is mounted in prm -q")),
     Row(
         ("FINISHED_INODE", "FINISHED_MARK"),
         ("target directories change places before they are finished",),
@@ -116,7 +116,7 @@ ROWS = (
     Row(
         ("REMOVED_DIRECTORY", "REMOVED_AS_LISTED"),
         ("a file system is mounted in prm",),
-        "each item is compared with the listing, too",
+        "each item is compared with the listing, too, if its status is read",
     ),
     Row(("REMOVED_AS_FOUND",), ("a selected file becomes another one in prm",)),
     Row(("MEMBER_NAME",), ("a member leads out of the destination",)),

@@ -187,6 +187,8 @@ class RemoveOptions(NamedTuple):
     """Directories that are never removed, by whatever path the list names them."""
     missing_is_fine: bool = False
     """True if a path in the list (--from) that does not exist is not a failure."""
+    counts_bytes: bool = True
+    """True if the sizes of the removed files are shown. If not, most of them need not be read."""
 
 
 class ChangeOptions(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from itertools import count
-from typing import Protocol
+from typing import Protocol, cast
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
@@ -53,6 +53,10 @@ class RemovalEndedNote(TaskWithoutDirectory, code=83, doing="recording removals 
 
 class EmptyDirectoryRemoval(Protocol):
     """Protocol: the task that removes a directory in which nothing remains."""
+
+    @property
+    def estimated_operations(self) -> int:
+        """The operations that --oplimit charges for the task."""
 
     def remove_empty_directory(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Remove the directory, and notify the rank that waits for that."""
@@ -154,7 +158,8 @@ class RemovalLedger(CompletionLedger[int, _WaitingRemoval, RemovalEndedNote]):
         end = time.monotonic() + MAX_TASK_SECONDS
         self.count_ended_parts(result)
         while self._emptied and self._rank.stop_reason is None and time.monotonic() < end:
-            task: EmptyDirectoryRemoval = self._emptied.pop()  # type: ignore[assignment]
+            task = cast("EmptyDirectoryRemoval", self._emptied.pop())
+            yield from self._rank.throttle.charge_limits_and_wait(operations=task.estimated_operations)
             yield from task.remove_empty_directory(self._rank, result)
             self.count_ended_parts(result)
         self.spawn_removal_tasks(result)

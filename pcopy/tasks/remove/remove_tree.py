@@ -191,8 +191,8 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
                 from pcopy.tasks.files.backup import BackupDirectory
 
                 rank.shared_instance(BackupDirectory).set_directory_metadata(place, open_for_removal(rank, place))
+            parent_fd = _open_parent_for_removal(rank, parent, place)
             close_cached_directory(rank, place)
-            parent_fd = open_for_removal(rank, parent)
         except Problem as problem:
             return problem
         rows = ItemStatusColumns(1, MODE_COLUMN | INODE_COLUMN)
@@ -281,19 +281,23 @@ class EnteredDirectory:
         self._waiters = waiters
         self._waiter = waiter
 
-    def removal_task(self) -> RemoveDir:
-        """Return the task that removes the directory with what is in it."""
+    def removal_task(self, *, is_empty: bool) -> RemoveDir:
+        """Return the task that removes the directory with what is in it, or, with ``is_empty``, only the directory."""
         parent, waiter = self._around, self._waiter
         if self._number:
             above = self._frontier.parents[self._number]
             parent, waiter = place_in_frontier(self._around, self._frontier, above), self._waiters[above]
-        return RemoveDir(place_in_frontier(self._around, self._frontier, self._number), waiter, parent)
+        return RemoveDir(place_in_frontier(self._around, self._frontier, self._number), waiter, parent, is_empty)
 
     def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
         """Called when everything in the directory has been processed: have the directory itself removed, or count it as
         not removed (``has_remaining``).
         """
-        self.removal_task().finish_after_contents(rank, result, has_remaining=has_remaining)
+        task = self.removal_task(is_empty=True)
+        if has_remaining:
+            task.finish_after_contents(rank, result, has_remaining=True)
+        else:
+            rank.shared_instance(RemovalLedger).add_emptied_directory(task, result)
 
 
 def place_in_frontier(around: Place, frontier: SubtreeFrontier, number: int) -> Place:
@@ -317,6 +321,15 @@ def open_for_removal(rank: Rank, place: Place) -> int:
     if rank.copy_options.delete:
         return rank.targets[place.root].open(rank.path_below_target(place.root, place.path), place.source_id)
     return rank.sources[place.root].open(place.path, place.source_id)
+
+
+def _open_parent_for_removal(rank: Rank, parent: Place, place: Place) -> int:
+    """Return a descriptor of ``parent``, the directory that contains ``place``. Raise ``Problem`` if it cannot be
+    opened.
+    """
+    if rank.copy_options.delete:
+        return open_for_removal(rank, parent)
+    return rank.sources[parent.root].open_parent(parent.path, parent.source_id, place.path)
 
 
 def close_cached_directory(rank: Rank, place: Place) -> None:
@@ -553,7 +566,7 @@ def _spawn_tasks_for_frontier(
             ledger.open_entry(waiters[number], entered, awaited, result)
         else:  # it could not be removed: the task reports why
             removal.count_unread_directories(1)
-            tasks.append((entered.removal_task(), SCAN_COST))
+            tasks.append((entered.removal_task(is_empty=False), SCAN_COST))
     for task, cost in tasks:
         result.spawn_task(task, cost, expands=True)
 

@@ -12,7 +12,9 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
 from pcopy.fsio.backend.walk_batches import SubtreeFrontier, WalkResult
+from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, may_be_on_file_system_type
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS
@@ -84,6 +86,7 @@ def remove_subtrees(
         _ALL_LEVELS,
         time.monotonic() + seconds,
         directory.mount,
+        _removes_by_type(rank, directory.descriptor),
     )
     count = partial(_count_removed, RemovalCounts(rank, result))
     removed = yield from rank.execute_batch_counting_changes(batch, count)
@@ -91,6 +94,16 @@ def remove_subtrees(
     deferred = [row for row, code in enumerate(codes) if code == OutcomeCode.SLOW_PATH]
     not_begun = [row for row, code in enumerate(codes) if code == OutcomeCode.CANCELLED]
     return SubtreesOutcome(deferred, not_begun, [*removed.frontiers.values()])
+
+
+def _removes_by_type(rank: Rank, directory: int) -> bool:
+    """Return True if items may be removed by name and type of the listing, without reading their status: their sizes
+    are not shown, the user has given no list of paths, and the file system is one on which listings show the same inode
+    numbers and types as stat(2).
+    """
+    if rank.program_options(RemoveOptions).counts_bytes or rank.job.listed:
+        return False
+    return not any(may_be_on_file_system_type(kind, directory) for kind in (FUSE_TYPE, OVERLAY_TYPE))
 
 
 def _count_removed(removal: RemovalCounts, removed: WalkResult) -> None:
