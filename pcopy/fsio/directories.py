@@ -340,7 +340,6 @@ class DirectoriesBelowRoot:
             status = os.fstat(opened)
             is_same = (
                 status.st_ino == identity.inode
-                and identity.mount_code == child[1].mount_code
                 and status.st_dev == self.mount_codes.device_of_mount_code(identity.mount_code)
                 and mount_id_of(opened) == mount_id_of(child[0])
             )

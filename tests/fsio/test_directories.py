@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,8 +20,9 @@ from pcopy.fsio.directories import (
     PinnedDescriptors,
     TaskDescriptors,
 )
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
-from tests.support.users import as_user
+from tests.support.users import as_user, require_root
 
 
 @pytest.fixture
@@ -326,3 +328,66 @@ def test_directories_of_a_task_stay_open_while_other_tasks_run(area: Path) -> No
     directories.close()
     assert open_descriptors() == before and not len(pins)
     os.close(base)
+
+
+def opened_by_parent(directories: DirectoriesBelowRoot, area: Path) -> None:
+    """Open ``a/b/c``, and then ``a/b``, which is not in the cache any more."""
+    (area / "a/b/c").mkdir(parents=True)
+    directories.open(b"a/b/c")
+    for path in (b"a/b", b"a"):
+        directories.discard_directory(path)
+
+
+def test_parent_is_opened_through_its_child(directories: DirectoriesBelowRoot, area: Path) -> None:
+    """The directories above are not opened: one of them cannot be found by its path any more."""
+    opened_by_parent(directories, area)
+    identity = ItemIdentity(7, (area / "a/b").stat().st_ino)
+    (area / "a").rename(area / "renamed")
+    before = open_descriptors()
+    parent = directories.open_parent(b"a/b", identity, b"a/b/c")
+    assert inode(parent) == identity.inode and open_descriptors() == before + 1
+    assert directories.open_parent(b"a/b", identity, b"a/b/c") == directories.open(b"a/b") == parent
+    with pytest.raises(Problem):
+        directories.open_parent(b"a", ItemIdentity(7, (area / "renamed").stat().st_ino), b"a/absent")
+
+
+def test_moved_child_does_not_lead_to_its_new_parent(directories: DirectoriesBelowRoot, area: Path) -> None:
+    opened_by_parent(directories, area)
+    identity = ItemIdentity(7, (area / "a/b").stat().st_ino)
+    (area / "elsewhere").mkdir()
+    (area / "a/b/c").rename(area / "elsewhere/c")
+    before = open_descriptors()
+    assert inode(directories.open_parent(b"a/b", identity, b"a/b/c")) == identity.inode
+    assert open_descriptors() == before + 2, "a and a/b are open"
+
+
+@pytest.mark.parametrize(("code", "is_same_inode"), [(7, False), (8, True)])
+def test_parent_with_another_identity_is_rejected(
+    directories: DirectoriesBelowRoot, area: Path, code: int, is_same_inode: bool
+) -> None:
+    opened_by_parent(directories, area)
+    number = (area / "a/b").stat().st_ino if is_same_inode else 1
+    with pytest.raises(Problem) as caught:
+        directories.open_parent(b"a/b", ItemIdentity(code, number), b"a/b/c")
+    assert caught.value.errno == errno.ESTALE
+
+
+def test_parent_on_another_mount_is_not_used(directory: int, area: Path) -> None:
+    """The child is the root of a mount: ``..`` leads to the directory around the mount point, here one with the same
+    inode and device.
+    """
+    require_root("mount")
+    (area / "a/b/c").mkdir(parents=True)
+    subprocess.run(["mount", "--bind", area / "a/b/c", area / "a/b/c"], check=True)
+    try:
+        directories = DirectoriesBelowRoot(directory, 7, on_source=True)
+        directories.open(b"a/b/c")
+        for path in (b"a/b", b"a"):
+            directories.discard_directory(path)
+        (area / "a").rename(area / "renamed")
+        with pytest.raises(Problem) as caught:
+            directories.open_parent(b"a/b", ItemIdentity(7, (area / "renamed/b").stat().st_ino), b"a/b/c")
+        assert caught.value.errno == errno.ENOENT
+        directories.close()
+    finally:
+        subprocess.run(["umount", "--lazy", *area.glob("*/b/c")], check=True)
