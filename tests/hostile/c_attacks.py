@@ -415,7 +415,6 @@ def _recent_is_removed(stage: Stage, _ended: Ended) -> list[str]:
 MKDIR = Window("mkdir", "inner", TARGET, when="after")
 OPEN = Window("open", "victim", SOURCE)
 OPEN_INNER = Window("open", "inner", SOURCE)
-OPEN_CHANGED_INNER = Window("open", "inner", SOURCE, 2)  # the first time it gets its mode
 READ = Window("read", "victim", SOURCE, when="after")
 COMPARE = (*ONE, "--compare", "content")
 PACK = (*ONE, "-c")
@@ -428,13 +427,13 @@ C_ATTACKS = (
            program="pverify", paths=_both),
     Attack("a directory becomes a link in prm", _deep, OPEN_INNER, _becomes_link_to_safe, (*ONE, "-q", "--yes"),
            program="prm", paths=_source),
-    Attack("a directory becomes a link in pchmod", _deep, OPEN_CHANGED_INNER, _becomes_link_to_safe, (*ONE, "4755"),
+    Attack("a directory becomes a link in pchmod", _deep, OPEN_INNER, _becomes_link_to_safe, (*ONE, "4755"),
            program="pchmod", paths=_source),
     Attack("a directory becomes a link in pwalk", _deep, OPEN_INNER, _becomes_link_to_safe, ONE, program="pwalk",
            paths=_source),
     Attack("a directory is mounted over in pwalk", _deep, OPEN_INNER, _is_mounted_over, ONE,
            _canary_is_reported, program="pwalk", paths=_source, by_root=True),
-    Attack("a directory is mounted over in pchmod", _deep, OPEN_CHANGED_INNER, _is_mounted_over, (*ONE, "4755"),
+    Attack("a directory is mounted over in pchmod", _deep, OPEN_INNER, _is_mounted_over, (*ONE, "4755"),
            _canary_is_changed, program="pchmod", paths=_source, by_root=True),
     Attack("a directory is mounted over in pverify", _deep_in_both, OPEN_INNER, _is_mounted_over, COMPARE,
            _canary_is_reported, program="pverify", paths=_both, by_root=True),

@@ -116,7 +116,9 @@ class FileOperationBatch(LightDataclass, Generic[Result]):
     """An operation on many items, which are submitted to a backend together. ``Result`` is the type of its result."""
 
     row_kind = "item"
-    """What a row of the batch is: an ``item``, a ``directory`` with the items in it, or a ``subtree``."""
+    """What a row of the batch is: an ``item``, a ``directory`` with the items in it, a ``subtree``, or a ``changed
+    subtree`` (``ChangeTreesBatch``).
+    """
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:

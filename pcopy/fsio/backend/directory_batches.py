@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.backend.batches import (
-    UNCHANGED_VALUE,
-    BatchResult,
-    FileOperationBatch,
-    ItemCounts,
-    NamesInDirectoryBatch,
-)
+from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, ItemCounts, NamesInDirectoryBatch
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
@@ -301,35 +295,6 @@ class DirectoryContentsResult(BatchResult):
 
     counts: ItemCounts
     remaining: dict[int, UnprocessedItems]
-
-
-class SetMetadataInDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
-    """Open directories, set the same owner and group for everything in them, and change the permission bits of
-    everything by two tables from old to new bits. Subdirectories are changed, too, but not their contents.
-    (``SetUniformMetadataBatch`` does the same for single items.)
-
-    Fields:
-        directory: descriptor of the parent directory.
-        names: names of the directories, joined by slashes.
-        inodes: inode numbers that they must have.
-        device: st_dev that they must have.
-        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
-        modes: array of type "H": the new permission bits of items that are not directories, by the old ones (0 to
-            4095).
-        directory_modes: an array like ``modes``, for directories.
-        uid: the new owner, or ``UNCHANGED_VALUE`` (``pcopy.fsio.backend.batches``).
-        gid: the new group, or ``UNCHANGED_VALUE``.
-    """
-
-    row_kind = "directory"
-
-    inodes: array[int]
-    device: int
-    max_names: int
-    modes: array[int]
-    directory_modes: array[int]
-    uid: int = UNCHANGED_VALUE
-    gid: int = UNCHANGED_VALUE
 
 
 class CompareDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):

@@ -43,12 +43,10 @@ from pcopy.fsio.backend.directory_batches import (
     ListDirectoriesResult,
     PartlyProcessedDirectory,
     PresentDirectoryStatus,
-    SetMetadataInDirectoriesBatch,
     UnprocessedItems,
 )
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.native_batches import (
-    PERMISSION_VALUE_COUNT,
     NativeBatch,
     mark_deferred_rows_for_slow_path,
     native_batch_flags,
@@ -203,7 +201,7 @@ class NativeDirectoryContentsBatch(NativeBatch):
     def __init__(
         self,
         kind: int,
-        batch: SetMetadataInDirectoriesBatch | CompareDirectoriesBatch,
+        batch: CompareDirectoriesBatch,
     ) -> None:
         number = len(batch)
         self._contents_result = DirectoryContentsResult(BatchOutcomeColumns(number), ItemCounts(), {})
@@ -239,23 +237,6 @@ class NativeDirectoryContentsBatch(NativeBatch):
                     for each in (found.inodes, found.rows.inode)
                 )
                 result.remaining[row] = UnprocessedItems(names, kinds, inodes, others)
-
-
-class NativeSetMetadataInDirectoriesBatch(NativeDirectoryContentsBatch):
-    """A batch that sets owners and modes of all items in directories (``SetMetadataInDirectoriesBatch``), as a C
-    structure with pointers to its columns.
-    """
-
-    def __init__(self, batch: SetMetadataInDirectoriesBatch) -> None:
-        super().__init__(_lib.PK_UPDATE_WITHIN, batch)
-        if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUE_COUNT:
-            raise ValueError("there is not one mode for each value of the permission bits")
-        self._tree.source_device, self._tree.user = batch.device, os.geteuid()
-        self._tree.flags = _lib.PK_POWERFUL if has_capability(CAP_DAC_OVERRIDE) else 0
-        to = self.batch
-        to.modes = self.column_pointer("uint16_t[]", batch.modes)
-        to.directory_modes = self.column_pointer("uint16_t[]", batch.directory_modes)
-        to.uid, to.gid = batch.uid, batch.gid
 
 
 class NativeCompareDirectoriesBatch(NativeDirectoryContentsBatch):
@@ -337,7 +318,6 @@ def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[
 
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
     ListDirectoriesBatch: NativeListDirectoriesBatch,
-    SetMetadataInDirectoriesBatch: NativeSetMetadataInDirectoriesBatch,
     CompareDirectoriesBatch: NativeCompareDirectoriesBatch,
     SyncDirectoriesBatch: NativeSyncDirectoriesBatch,
 }

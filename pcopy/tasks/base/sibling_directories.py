@@ -79,6 +79,20 @@ def call_deadline(rank: Rank) -> float:
     return time.monotonic() + (MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE)
 
 
+def problem_of_replaced_directory(rank: Rank, around: Place) -> Problem | None:
+    """Find out why a subdirectory of ``around`` that was found before is missing. Return the error if another directory
+    is at the path of ``around`` now, because a file system was mounted or unmounted there. Return None if it is the
+    same directory: then only the subdirectory was removed.
+    """
+    sources = rank.sources[around.root]
+    sources.discard_directory(around.path)
+    try:
+        sources.expected_mounts.check_mount_is_not_new(sources.open(around.path, around.source_id))
+    except Problem as problem:
+        return None if problem.errno == errno.ENOENT else problem
+    return None
+
+
 class DirectoriesPerCall:
     """Number of directories that one rank gives to the backend in one call. It doubles while calls are short, and is
     halved after a long one.
@@ -168,17 +182,8 @@ class DirectoriesToEnter(ABC):
             self._spawn_subdirectory_tasks(*each)
 
     def _problem_of_replaced_parent(self, around: Place) -> Problem | None:
-        """Find out why a subdirectory of ``around`` that was found before is missing. Return the error if another
-        directory is at the path of ``around`` now, because a file system was mounted or unmounted there. Return None if
-        it is the same directory: then only the subdirectory was removed.
-        """
-        sources = self._rank.sources[around.root]
-        sources.discard_directory(around.path)
-        try:
-            sources.expected_mounts.check_mount_is_not_new(sources.open(around.path, around.source_id))
-        except Problem as problem:
-            return None if problem.errno == errno.ENOENT else problem
-        return None
+        """Find out why a subdirectory of ``around`` that was found before is missing."""
+        return problem_of_replaced_directory(self._rank, around)
 
     def _should_enter_more_directories(self) -> bool:
         """Return True if the task should enter another directory itself: its time is not over, the job is not being

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ItemCounts, ListNamesResult
+from pcopy.fsio.backend.change_batches import ChangeTreesBatch, ChangeTreesResult
 from pcopy.fsio.backend.columns import (
     GROUP_COLUMN,
     OWNER_COLUMN,
@@ -24,19 +27,20 @@ from pcopy.fsio.backend.columns import (
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.directory_batches import (
-    DirectoryContentsResult,
-    SetMetadataInDirectoriesBatch,
-    UnprocessedItems,
-)
+from pcopy.fsio.backend.walk_batches import RemainingItems
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import DirectoriesToEnter, enters_several_per_call
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
+from pcopy.tasks.base.sibling_directories import (
+    MAX_TASK_SECONDS,
+    directory_slices_per_task,
+    enters_several_per_call,
+    problem_of_replaced_directory,
+)
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.change.intended_metadata import WantedMetadata
 from pcopy.tasks.listed.deepest_first import open_checked_directory
 from pcopy.walk.listing import (
@@ -53,6 +57,17 @@ MOUNT_POINT = 0
 """Value in place of a directory's inode number: a file system is mounted on the directory. It is entered
 nevertheless.
 """
+MAX_NAMES_IN_SUBTREE = 1000
+"""Maximum number of entries of a directory that one call of the backend changes as part of a subtree. A larger one is
+divided into tasks.
+"""
+ALL_LEVELS = 2**32 - 1
+"""A number of levels of directories that no tree has."""
+MAX_SECONDS_WHILE_IDLE = 0.005
+"""Seconds after which one call of the backend begins no more items if other ranks may be idle."""
+
+_REPLACED_LETTER, _WAITING_LETTER, _UNKNOWN_LETTER, _DIRECTORY_LETTER = b"!x?d"
+"""Letters of items that the backend has not changed (``ChangeTreesBatch``)."""
 
 
 class ChangeMetadataOfItems(DivisibleTask, code=115, doing="changing", is_note=False):
@@ -80,7 +95,10 @@ class ChangeMetadataOfItems(DivisibleTask, code=115, doing="changing", is_note=F
             return
         listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
         tree = _TreeChanger(rank, result)
-        yield from tree.change_listed_items(self.place, directory, listed)
+        if self.kinds and tree.can_change_subtrees(self.place):
+            yield from tree.change_items_with_contents(self.place, listed)
+        else:
+            yield from tree.change_listed_items(self.place, directory, listed)
         yield from tree.enter_directories_while_others_work()
 
 
@@ -88,11 +106,13 @@ class ChangeMetadataInDirectories(DivisibleTask, code=116, doing="changing", is_
     """Task that changes the contents of the directories ``names`` (joined by slashes) of ``place``. ``inodes`` are
     their inode numbers (8 bytes each) or ``MOUNT_POINT``.
 
-    The directories themselves have been counted already, and changed if that was possible. A directory that cannot be
-    read counts a second time, as failed, for its unseen contents.
+    If ``is_changed`` is true, the directories themselves have been counted already, and changed if that was possible. A
+    directory that cannot be read counts a second time, as failed, for its unseen contents. If it is false, the task
+    changes the directories, too.
     """
 
     inodes: bytes
+    is_changed: bool = True
 
     columns = ("inodes",)
     min_items_per_portion = 2
@@ -102,18 +122,87 @@ class ChangeMetadataInDirectories(DivisibleTask, code=116, doing="changing", is_
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         tree = _TreeChanger(rank, result)
-        tree.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
+        tree.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes), is_changed=self.is_changed)
         yield from tree.enter_directories_while_others_work()
 
 
-class _TreeChanger(DirectoriesToEnter):
-    """Changes the items of one task and of the directories that it enters. Sub-directories that it does not enter
-    itself are left to new tasks.
+class _Directories(NamedTuple):
+    """Directories with the same parent whose contents have not been processed yet.
+
+    Fields:
+        parent: the parent.
+        names: their names.
+        inodes: their inode numbers, or ``MOUNT_POINT``.
+        is_changed: True if they have been counted, and changed if that was possible. False if they must be changed,
+            too.
+        is_simple: False if the backend could not process them as rows of a batch.
     """
 
-    def _can_enter_several_directories(self, parent: Place) -> bool:
-        """Return True if the backend may change the contents of several sub-directories of ``parent`` in one call. That
-        is so if items need no look in Python (no filter, report or ACL), and if no file system is mounted there.
+    parent: Place
+    names: Sequence[bytes]
+    inodes: Sequence[int]
+    is_changed: bool
+    is_simple: bool
+
+
+class _TreeChanger:
+    """Changes the items of one task and of the directories below them, while all other ranks have work, too. For the
+    remaining directories it spawns tasks.
+    """
+
+    def __init__(self, rank: Rank, result: TaskResult) -> None:
+        self._rank = rank
+        self._result = result
+        self._remaining: list[_Directories] = []
+        self._deadline = time.monotonic() + MAX_TASK_SECONDS
+        self._has_begun = False
+        """True if the task has changed something. Before that it continues even if other ranks are idle."""
+
+    def add(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], *, is_changed: bool = True) -> None:
+        """Add directories whose contents must be processed (``_Directories``)."""
+        if names:
+            self._remaining.append(_Directories(parent, names, inodes, is_changed, True))
+
+    def enter_directories_while_others_work(self) -> TaskSteps:
+        """Process the contents of directories while all other ranks have work. Then spawn tasks for the remaining
+        directories.
+        """
+        remaining = self._remaining
+        while remaining and (not self._has_begun or self._should_enter_more_directories()):
+            self._has_begun = True
+            group = remaining.pop()
+            parent, names, inodes, is_changed, is_simple = group
+            if is_simple and self.can_change_subtrees(parent):
+                yield from self._change_subtrees(parent, names, inodes, is_changed=is_changed)
+                continue
+            if len(names) > 1:
+                remaining.append(group._replace(names=names[1:], inodes=inodes[1:]))
+            if is_changed:
+                yield from self._enter_directory(parent, names[0], inodes[0])
+            else:
+                self._result.count(counts.UNSCANNED, -1)
+                yield from self._change_names(parent, names[:1])
+        for group in remaining:
+            self._spawn_directory_tasks(group)
+
+    def _should_enter_more_directories(self) -> bool:
+        """Return True if the task should enter another directory itself: its time is not over, the job is not being
+        stopped, and all other ranks have work.
+        """
+        rank = self._rank
+        return time.monotonic() < self._deadline and rank.stop_reason is None and rank.all_ranks_have_work()
+
+    def _spawn_directory_tasks(self, group: _Directories) -> None:
+        """Spawn tasks that process the contents of directories."""
+        for share in directory_slices_per_task(self._rank, len(group.names)):
+            task = ChangeMetadataInDirectories(
+                group.parent, pack_names(group.names[share]), pack_numbers([*group.inodes[share]]), group.is_changed
+            )
+            self._result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
+
+    def can_change_subtrees(self, parent: Place) -> bool:
+        """Return True if the backend may change items of ``parent``, with everything below them, in one call. That is
+        so if items need no look in Python (no filter, report or ACL), and if no file system is mounted there.
         """
         if not enters_several_per_call(self._rank) or self._rank.sources[
             parent.root
@@ -121,37 +210,65 @@ class _TreeChanger(DirectoriesToEnter):
             return False
         return self._new_visitor(parent).can_change_without_stat
 
-    def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
-        """Change the contents of several sub-directories of ``parent`` in one call of the backend. Enter those that the
-        backend cannot process one by one.
-        """
-        batch_result = yield from self._change_directories_in_batch(parent, names, inodes)
-        for row, code in enumerate(batch_result.verdicts.codes):
-            if code != OutcomeCode.DONE:
-                yield from self._enter_directory(parent, names[row], inodes[row])
-                continue
-            self._result.count(counts.UNSCANNED, -1)
-            if row in batch_result.remaining:
-                place = self._subdirectory_place(parent, names[row], inodes[row])
-                yield from self._change_remaining_items(place, batch_result.remaining[row])
+    def _change_subtrees(
+        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], *, is_changed: bool
+    ) -> TaskSteps:
+        """Process the contents of sub-directories of ``parent``, and everything below, by one call of the backend."""
+        kinds = b"" if is_changed else bytes((_DIRECTORY_LETTER,)) * len(names)
+        done = yield from self._change_in_batch(parent, pack_names(names), array("Q", inodes), kinds)
+        slow, not_begun = self._rows_left(done)
+        self._result.count(counts.UNSCANNED, len(slow) + len(not_begun) - len(names))
+        self._add_rows(_Directories(parent, names, inodes, is_changed, True), not_begun)
+        yield from self._process_remaining_items(parent, names, inodes, done)
+        if slow and is_changed:  # a new task would try the first one in vain, too
+            self._add_rows(_Directories(parent, names, inodes, is_changed, False), slow[1:])
+            yield from self._enter_directory(parent, names[slow[0]], inodes[slow[0]])
+        else:
+            self._result.count(counts.UNSCANNED, -len(slow))
+            yield from self._change_names(parent, [names[row] for row in slow])
 
-    def _change_directories_in_batch(
-        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
-    ) -> TicketGenerator[DirectoryContentsResult]:
-        """Change the contents of the sub-directories ``names`` of ``parent`` in one call of the backend. If ``parent``
-        cannot be opened, return a result in which no directory is done.
+    def _add_rows(self, group: _Directories, rows: Sequence[int]) -> None:
+        """Add those directories of a group whose indices are ``rows`` to those whose contents must be processed."""
+        if rows:
+            names, inodes = [group.names[row] for row in rows], [group.inodes[row] for row in rows]
+            self._remaining.append(group._replace(names=names, inodes=inodes))
+
+    def change_items_with_contents(self, place: Place, listed: ListNamesResult) -> TaskSteps:
+        """Change the listed items of directory ``place``, and everything below those that are directories."""
+        self._has_begun = True
+        names, inodes, kinds = unpack_names(listed.names), listed.inodes, listed.kinds
+        done = yield from self._change_in_batch(place, listed.names, inodes, kinds)
+        slow, not_begun = self._rows_left(done)
+        directories = [row for row in not_begun if kinds[row] == _DIRECTORY_LETTER]
+        self._result.count(counts.UNSCANNED, len(directories))
+        self.add(place, [names[row] for row in directories], [inodes[row] for row in directories], is_changed=False)
+        yield from self._process_remaining_items(place, names, inodes, done)
+        others = [*slow, *(row for row in not_begun if kinds[row] != _DIRECTORY_LETTER)]
+        yield from self._change_names(place, [names[row] for row in others])
+
+    def _change_in_batch(
+        self, parent: Place, names: bytes, inodes: array[int], kinds: bytes
+    ) -> TicketGenerator[ChangeTreesResult]:
+        """Change items of ``parent``, and everything below, in one call of the backend. If ``parent`` cannot be opened,
+        return a result in which all rows are left to the slow path, which reports the error.
         """
         rank, intent = self._rank, self._rank.shared_instance(WantedMetadata)
         try:
             directory = open_checked_directory(rank, parent)
-        except Problem:  # ``_enter_directory`` reports the error for each directory
-            return DirectoryContentsResult(BatchOutcomeColumns(len(names)), ItemCounts(), {})
-        batch = SetMetadataInDirectoriesBatch(
+        except Problem:
+            number = names.count(b"/") + 1
+            result = ChangeTreesResult(BatchOutcomeColumns(number), ItemCounts(), {})
+            result.verdicts.codes[:] = bytes((OutcomeCode.SLOW_PATH,)) * number
+            return result
+        batch = ChangeTreesBatch(
             directory,
-            pack_names(names),
-            array("Q", inodes),
+            names,
+            inodes,
             rank.source_device(parent) or 0,
-            NAMES_PER_BATCH - 1,
+            MAX_NAMES_IN_SUBTREE,
+            ALL_LEVELS,
+            time.monotonic() + (MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE),
+            kinds,
             intent.modes,
             intent.directory_modes,
             intent.uid,
@@ -159,28 +276,62 @@ class _TreeChanger(DirectoriesToEnter):
         )
         return (yield from rank.execute_batch_counting_changes(batch, partial(_count_changed_items, self._result)))
 
-    def _change_remaining_items(self, place: Place, remaining: UnprocessedItems) -> TaskSteps:
-        """Change the items of directory ``place`` that the backend has not changed (``remaining``), and add its
-        sub-directories to those to be entered.
+    def _rows_left(self, done: ChangeTreesResult) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the rows that the backend has left to the slow path, and those that it has not begun."""
+        codes = done.verdicts.codes
+        if codes.count(OutcomeCode.DONE) == len(codes):
+            return (), ()
+        not_begun = [row for row, code in enumerate(codes) if code == OutcomeCode.CANCELLED]
+        return [
+            row for row, code in enumerate(codes) if code not in (OutcomeCode.DONE, OutcomeCode.CANCELLED)
+        ], not_begun
+
+    def _process_remaining_items(
+        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], done: ChangeTreesResult
+    ) -> TaskSteps:
+        """Process what remains in the rows that the backend has processed: items of ``parent`` with these names."""
+        if any(done.letters):
+            rows = [row for row, letter in enumerate(done.letters) if letter]
+            yield from self._change_remaining_items(
+                parent,
+                RemainingItems(
+                    b"",
+                    0,
+                    [names[row] for row in rows],
+                    [inodes[row] for row in rows],
+                    bytes(done.letters[row] for row in rows),
+                ),
+            )
+        for items in done.remaining:
+            place = self._subdirectory_place(parent, items.directory, items.directory_inode)
+            yield from self._change_remaining_items(place, items)
+
+    def _change_remaining_items(self, place: Place, remaining: RemainingItems) -> TaskSteps:
+        """Process items of directory ``place`` that the backend has not changed. Sub-directories that it has not
+        entered are added to those to be entered.
         """
-        names = unpack_names(remaining.names)
-        rows = [row for row, kind in enumerate(remaining.kinds) if kind == _LEFT_DIRECTORY_LETTER]
-        if rows:
-            self._result.count(counts.UNSCANNED, len(rows))
-            self.add(place, [names[row] for row in rows], [remaining.inodes[row] for row in rows])
-        if len(rows) == len(names):
-            return
-        for name, kind in zip(names, remaining.kinds, strict=True):
-            if kind == _REPLACED_ITEM_LETTER:
-                self._result.count(counts.FOUND)
-                problem = Problem("open", errno.ESTALE, text=EXCHANGED_TEXT)
-                self._result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
-        other_names = [
-            name
-            for name, kind in zip(names, remaining.kinds, strict=True)
-            if kind not in (_LEFT_DIRECTORY_LETTER, _REPLACED_ITEM_LETTER)
-        ]
-        if not other_names:
+        by_letter: dict[int, list[int]] = {}
+        for row, letter in enumerate(remaining.kinds):
+            by_letter.setdefault(letter, []).append(row)
+        directories = by_letter.pop(_DIRECTORY_LETTER, [])
+        self._result.count(counts.UNSCANNED, len(directories))
+        names, inodes = remaining.names, remaining.inodes
+        self.add(place, [names[row] for row in directories], [inodes[row] for row in directories], is_changed=False)
+        for row in by_letter.pop(_REPLACED_LETTER, ()):
+            self._result.count(counts.FOUND)
+            problem = Problem("open", errno.ESTALE, text=EXCHANGED_TEXT)
+            self._result.count_item_as_failed(place, names[row], problem, retry=RetryMode.NEVER)
+        waiting = {names[row]: inodes[row] for row in by_letter.pop(_WAITING_LETTER, ())}
+        others = [names[row] for rows in by_letter.values() for row in rows]
+        yield from self._change_names(place, [*others, *waiting], waiting.items())
+
+    def _change_names(
+        self, place: Place, names: Sequence[bytes], entered: Collection[tuple[bytes, int]] = ()
+    ) -> TaskSteps:
+        """Change items of directory ``place`` by the slow path. The directories ``entered`` (name, inode number) need
+        not be entered any more.
+        """
+        if not names:
             return
         try:
             directory = open_checked_directory(self._rank, place)
@@ -189,9 +340,8 @@ class _TreeChanger(DirectoriesToEnter):
                 self._result.count(counts.FOUND)
                 self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
-        yield from self.change_listed_items(
-            place, directory, ListNamesResult(BatchOutcomeColumns(1), pack_names(other_names))
-        )
+        listed = ListNamesResult(BatchOutcomeColumns(1), pack_names(names))
+        yield from self.change_listed_items(place, directory, listed, entered)
 
     def _enter_directory(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
         """Change the contents of the directory ``name`` of ``parent``, if it still has this inode number."""
@@ -212,7 +362,7 @@ class _TreeChanger(DirectoriesToEnter):
         except Problem as problem:
             if not problem.changed:
                 result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
-            elif (replaced := self._problem_of_replaced_parent(parent)) is not None:
+            elif (replaced := problem_of_replaced_directory(rank, parent)) is not None:
                 result.count_item_as_failed(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
         result.count(counts.UNSCANNED, -1)
 
@@ -227,9 +377,12 @@ class _TreeChanger(DirectoriesToEnter):
             tasks = (ChangeMetadataOfItems(place, *each) for each in map(unpack_name_batch, spool))
             self._result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
-    def change_listed_items(self, place: Place, directory: int, listed: ListNamesResult) -> TaskSteps:
+    def change_listed_items(
+        self, place: Place, directory: int, listed: ListNamesResult, entered: Collection[tuple[bytes, int]] = ()
+    ) -> TaskSteps:
         """Change the listed items of the open ``directory``. For files and links, the type and inode number in the
-        listing may be enough; all others are statted first.
+        listing may be enough; all others are statted first. The directories among them are added to those to be
+        entered, except those in ``entered`` (name, inode number).
         """
         self._has_begun = True
         self._trigger_automounts(place)
@@ -239,9 +392,9 @@ class _TreeChanger(DirectoriesToEnter):
         yield from stat_and_visit_names(
             self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER_COLUMN | GROUP_COLUMN
         )
-        if visitor.subdirectories:
-            found, inodes = zip(*visitor.subdirectories, strict=True)
-            self.add(place, found, inodes)
+        found = [each for each in visitor.subdirectories if each not in entered]
+        self._result.count(counts.UNSCANNED, len(found) - len(visitor.subdirectories))
+        self.add(place, [name for name, _ in found], [inode for _, inode in found])
 
     def _trigger_automounts(self, place: Place) -> None:
         """Open each directory in ``place`` on which a file system must be mounted. An automount that has expired is
@@ -265,19 +418,10 @@ class _TreeChanger(DirectoriesToEnter):
         identity = NO_DIRECTORY_IDENTITY if inode == MOUNT_POINT else ItemIdentity(parent.source_id.mount_code, inode)
         return Place(parent.root, os.path.join(parent.path, name), identity, NO_DIRECTORY_IDENTITY, False, False)
 
-    def _make_subdirectories_task(self, parent: Place, names: bytes, inodes: bytes) -> ChangeMetadataInDirectories:
-        return ChangeMetadataInDirectories(parent, names, inodes)
 
-
-_LEFT_DIRECTORY_LETTER, _REPLACED_ITEM_LETTER = ord("d"), ord("!")
-"""Type letters of items that the backend has not changed: a directory, which must be entered; an item that was replaced
-since it was listed.
-"""
-
-
-def _count_changed_items(result: TaskResult, done: DirectoryContentsResult) -> None:
-    """Count the items that the backend has changed inside directories, and those that had the wanted metadata already.
-    The result ``done`` states both numbers.
+def _count_changed_items(result: TaskResult, done: ChangeTreesResult) -> None:
+    """Count the items that the backend has changed in subtrees, and those that had the wanted metadata already. The
+    result ``done`` states both numbers.
     """
     sums = done.counts
     found = sums.files + sums.directories + sums.links + sums.other_items

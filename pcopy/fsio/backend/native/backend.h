@@ -22,7 +22,7 @@
 #define PK_UPDATE 10
 #define PK_UPDATE_UNIFORM 11
 #define PK_LOOK 12
-#define PK_UPDATE_WITHIN 13
+#define PK_CHANGE 13
 #define PK_BARE 14
 #define PK_MEMBER 15
 #define PK_COMPARE_WITHIN 16
@@ -147,7 +147,9 @@ typedef struct {
 /* What a walk of a subtree leaves to the caller: items, each with the number of its parent and a letter. The letter is d
  * for a directory that was not entered, otherwise one of those of pk_directory. A number is an index of `parents`, `inodes`
  * and `names`, which describe the directories that were entered and in which or below which something remains; number 0 is
- * the directory of the row. (PK_SUM_UP numbers all directories.) */
+ * the directory of the row. (PK_SUM_UP numbers all directories.) Other letters of PK_CHANGE: x for a directory that was
+ * entered and must be changed after all below it; those of pk_list for items that were not begun because the time was
+ * over. */
 typedef struct {
     uint32_t entered, left;                          /* numbers of these directories, and of the items that remain */
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
@@ -173,7 +175,7 @@ typedef struct {
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of PK_UPDATE_WITHIN and PK_COMPARE_WITHIN: d for a
+    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of PK_COMPARE_WITHIN: d for a
                            * directory that was processed itself and whose contents remain, ? for an item for the slow
                            * path, c for files that differ only in their contents, ! for a name that another item took
                            * meanwhile */
@@ -185,6 +187,8 @@ typedef struct {
                            * ended by a zero */
     pk_memory marks;      /* of PK_COPY_TREE: the marks of their targets, each preceded by its length (one byte) */
     pk_memory partly;     /* of PK_COPY_TREE: a pk_directory for each of them in which items remain */
+    uint8_t letter;       /* of PK_CHANGE: what remains to be done with the item of the row itself, as in `frontier`; 0:
+                           * nothing */
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
 
@@ -257,8 +261,10 @@ typedef struct pk_batch {
                               * byte more; of PK_MEMBER: up to the next offset. Of PK_FINISH: two numbers for each
                               * row, where its first path and its first mark begin */
     const uint16_t *modes; /* the new permission bits of items that are not directories, for each of the 4096 values */
-    const uint16_t *directory_modes; /* the same for directories, for PK_UPDATE_WITHIN */
-    pk_sums *sums;         /* of PK_PATHS, PK_UPDATE_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_TREE: one for each row,
+    const uint16_t *directory_modes; /* the same for directories, for PK_CHANGE */
+    const uint8_t *kinds;  /* of PK_CHANGE: letters of the types of the rows, as of pk_list; NULL: all rows are directories
+                            * that were changed, and whose contents remain */
+    pk_sums *sums;         /* of PK_PATHS, PK_CHANGE, PK_COMPARE_WITHIN and PK_REMOVE_TREE: one for each row,
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */

@@ -22,7 +22,7 @@ static const struct {
     [PK_UPDATE] = {pk_update_row, CHANGES},
     [PK_UPDATE_UNIFORM] = {pk_update_uniform_row, CHANGES},
     [PK_LOOK] = {pk_look_row, LOOKS},
-    [PK_UPDATE_WITHIN] = {pk_update_within_row, CHANGES},
+    [PK_CHANGE] = {pk_change_row, CHANGES},
     [PK_BARE] = {pk_bare_row, LOOKS},
     [PK_MEMBER] = {pk_member_row, LOOKS},
     [PK_COMPARE_WITHIN] = {pk_compare_within_row, LOOKS},

@@ -140,7 +140,7 @@ int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_update_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_change_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);

@@ -1,10 +1,7 @@
-/* Rows of PK_UPDATE, PK_UPDATE_UNIFORM and PK_UPDATE_WITHIN, which change owner, group and mode of existing items. A
- * row is an item, or (PK_UPDATE_WITHIN) a directory, in which all items are changed.
- *
- * Items that this code does not handle are deferred, or returned as items that remain in their directory: the slow path
- * changes them, or reports the error.
+/* Rows of PK_UPDATE and PK_UPDATE_UNIFORM, which change owner, group and mode of existing items. Items that this code does
+ * not handle are deferred: the slow path changes them, or reports the error.
  */
-#include "internal.h"
+#include "change.h"
 
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -49,22 +46,7 @@ static int change_mode(int item, mode_t mode)
     return 0;
 }
 
-/* UNCHANGED of ``pcopy.fsio.backend.batches``: a mode, owner or group that is not to be changed */
-#define KEEP UINT32_MAX
-
-/* The owner, group and mode that an item should get. */
-struct wish {
-    uint32_t uid, gid, mode; /* KEEP: unchanged */
-};
-
-static int is_nothing(const struct wish *wish)
-{
-    return wish->uid == KEEP && wish->gid == KEEP && wish->mode == KEEP;
-}
-
-/* Set owner, group and mode of an item that is open with O_PATH, in this order. Return 0, or -1 if not all was set,
- * with the reason in errno; if errno is 0, the slow path decides. */
-static int give(pk_worker *worker, int item, const struct wish *wish)
+int pk_give(pk_worker *worker, int item, const pk_wish *wish)
 {
     struct stat status;
     if (IS_DISABLED(OWNER_BEFORE_MODE) && wish->mode != KEEP)
@@ -112,11 +94,7 @@ static int is_same(const struct stat *one, const struct stat *other)
            one->st_uid == other->st_uid && one->st_gid == other->st_gid;
 }
 
-enum { EXCHANGED = -2 };
-
-/* Change an item whose status was read by its name. Return EXCHANGED if another item has the name by now (an attack
- * or a race); that item is not changed. Otherwise return 0 or -1 as `give` does. */
-static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const struct wish *wish)
+int pk_give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const pk_wish *wish)
 {
     struct stat status;
     const int item = open_item(worker, directory, name, &status);
@@ -128,14 +106,14 @@ static int give_to(pk_worker *worker, int directory, const char *name, const str
                                                 (seen->st_mode & S_IFMT) == (status.st_mode & S_IFMT));
     errno = 0;
     const int result = !is_item ? EXCHANGED
-                       : GUARD(CHANGED_ITEM, is_same(seen, &status)) ? give(worker, item, wish) : -1;
+                       : GUARD(CHANGED_ITEM, is_same(seen, &status)) ? pk_give(worker, item, wish) : -1;
     const int number = errno;
     close(item);
     errno = number;
     return result;
 }
 
-/* Record the outcome of a row for which `give` or `give_to` has returned `result`, and return its code. */
+/* Record the outcome of a row for which pk_give or pk_give_to has returned `result`, and return its code. */
 static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
 {
     const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
@@ -146,10 +124,9 @@ static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
     return errno == EPERM ? set_verdict(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
 }
 
-/* Return the changes that an item needs. `modes` has the new permission bits for each value of the old ones. */
-static struct wish wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, uint32_t gid, const uint16_t *modes)
+pk_wish pk_wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, uint32_t gid, const uint16_t *modes)
 {
-    struct wish wish = {batch->uid == uid ? KEEP : batch->uid, batch->gid == gid ? KEEP : batch->gid, KEEP};
+    pk_wish wish = {batch->uid == uid ? KEEP : batch->uid, batch->gid == gid ? KEEP : batch->gid, KEEP};
     uint32_t bits = mode & 07777;
     if (S_ISLNK(mode))
         return wish;
@@ -173,7 +150,7 @@ static int is_as_decided(const pk_columns *rows, uint32_t row, const struct stat
 int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const pk_columns *wanted = &batch->wanted;
-    const struct wish wish = {wanted->uid[row], wanted->gid[row], wanted->mode[row]};
+    const pk_wish wish = {wanted->uid[row], wanted->gid[row], wanted->mode[row]};
     struct stat status;
     const int item = open_item(worker, batch->directory, batch->work->name[row], &status);
     if (item < 0)
@@ -181,7 +158,7 @@ int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     int code = ANEW;
     if (GUARD(CHANGED_AS_DECIDED,
               pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status)))
-        code = verdict(worker, batch, row, give(worker, item, &wish));
+        code = verdict(worker, batch, row, pk_give(worker, item, &wish));
     close(item);
     return code;
 }
@@ -196,80 +173,8 @@ int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         return ANEW;
     batch->found.mode[row] = status.st_mode;
     batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
-    const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid, batch->modes);
+    const pk_wish wish = pk_wish_for(batch, status.st_mode, status.st_uid, status.st_gid, batch->modes);
     if (is_nothing(&wish))
         return SKIPPED;
-    return verdict(worker, batch, row, give_to(worker, batch->directory, batch->work->name[row], &status, &wish));
-}
-
-/* Return true if this change might take away this process's access to a directory. Such a directory is changed only
- * after all of its contents. */
-static int closes(const pk_batch *batch, const struct stat *status, const struct wish *wish)
-{
-    const uint32_t lost = wish->mode == KEEP ? 0 : status->st_mode & 0500 & ~wish->mode;
-    return !(batch->tree->flags & PK_POWERFUL) && (wish->uid != KEEP || (lost && status->st_uid == batch->tree->user));
-}
-
-/* Change an item of an open directory and count it. Return 0, -1 if the slow path has to change it, or EXCHANGED as
- * `give_to` does. */
-static int update_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
-                     uint64_t inode, pk_sums *sums)
-{
-    struct stat status;
-    doing(worker, OP_STAT);
-    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) || !GUARD(CHANGED_AS_LISTED, status.st_ino == inode))
-        return -1;
-    const int is_directory = S_ISDIR(status.st_mode);
-    if (!GUARD(CHANGED_AS_LISTED, is_directory == (kind == 'd') && status.st_dev == batch->tree->source_device))
-        return -1;
-    const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid,
-                                      is_directory ? batch->directory_modes : batch->modes);
-    if (is_directory && closes(batch, &status, &wish))
-        return -1;
-    const int result = is_nothing(&wish) ? 0 : give_to(worker, directory, name, &status, &wish);
-    if (result)
-        return result;
-    sums->changed += !is_nothing(&wish);
-    add_item(sums, &status);
-    return 0;
-}
-
-/* Change all items of an open directory. Return 0, or -1 to defer the directory, with nothing changed. */
-static int update_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
-{
-    struct stat status;
-    const pk_tree *tree = batch->tree;
-    pk_directory *found = &batch->directories[row];
-    char *name = (char *)worker->buffer;
-    pk_all all;
-    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device, &status))
-        return -1;
-    const int number = pk_list_all(worker, directory, name, LISTED_BYTES, tree->most, &all);
-    if (number <= 0)
-        return number;
-    found->block = malloc((size_t)number * (sizeof(uint64_t) + 1) + strlen(name));
-    if (found->block == NULL)
-        return -1;
-    found->inodes = found->block;
-    found->kinds = (uint8_t *)(found->inodes + number);
-    found->names = (char *)(found->kinds + number);
-    for (int each = 0; each < number; each++) {
-        char *const next = cut_off(name);
-        const uint8_t kind = all.kinds[each];
-        const int left = update_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
-        if (left || kind == 'd')
-            pk_leave(found, name, (size_t)(next - name) - 1, left == EXCHANGED ? '!' : left ? '?' : 'd', all.inodes[each]);
-        name = next;
-    }
-    return 0;
-}
-
-int pk_update_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
-{
-    const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
-    if (directory < 0)
-        return PK_DEFERRED;
-    const int is_simple = !update_all(worker, batch, row, directory);
-    close(directory);
-    return is_simple ? DONE : PK_DEFERRED;
+    return verdict(worker, batch, row, pk_give_to(worker, batch->directory, batch->work->name[row], &status, &wish));
 }

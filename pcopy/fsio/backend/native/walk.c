@@ -228,7 +228,8 @@ static int enter(pk_walk *walk, int around, const char *name, uint64_t inode, si
     if (pk_append(&walk->path, name, strlen(name)) || pk_append(&walk->path, "/", 1))
         return 'd';
     entered->path = walk->path.size;
-    entered->descriptor = pk_open_whole(walk->worker, around, name);
+    entered->descriptor = walk->visitor->open != NULL ? walk->visitor->open(walk, around, name, inode)
+                                                      : pk_open_whole(walk->worker, around, name);
     if (entered->descriptor < 0)
         return 'd';
     if (walk->levels)
@@ -249,7 +250,9 @@ static int close_level(pk_walk *walk)
 {
     pk_level *const last = &walk->level[walk->levels - 1];
     int result = 0;
-    if (walk->visitor->leave != NULL && last->number == NOT_NUMBERED &&
+    if (walk->visitor->stay != NULL && last->number != NOT_NUMBERED)
+        result = walk->visitor->stay(walk, last);
+    else if (walk->visitor->leave != NULL && last->number == NOT_NUMBERED &&
         walk->visitor->leave(walk, last, around_last(walk)) &&
         pk_number_of(walk, walk->levels - 1) == NOT_NUMBERED)
         result = -1;

@@ -45,6 +45,11 @@ typedef struct {
     /* Return true if the open directory `level` is the one that was found. NULL: its inode and device are compared, and
      * level->status is set. */
     int (*is_found)(const pk_walk *walk, const pk_level *level);
+    /* The same if something in the directory or below remains, to record what the caller has to do with it afterwards. NULL:
+     * nothing. */
+    int (*stay)(pk_walk *walk, pk_level *level);
+    /* Open a directory, as pk_open_whole does. NULL: pk_open_whole. */
+    int (*open)(pk_walk *walk, int around, const char *name, uint64_t inode);
     int is_final;                 /* true if what was done with a directory cannot be done again by the slow path */
 } pk_visitor;
 
