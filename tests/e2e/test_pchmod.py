@@ -157,6 +157,27 @@ def test_ordinary_user_can_open_and_close_a_tree(area: Path, ranks: int) -> None
     assert run.returncode == 1 and json.loads(run.stdout)["failed"] >= 1, show(run)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("mode", ["go=", "u-rx", "a="])
+def test_deep_and_wide_trees_equal_those_of_chmod(area: Path, mode: str, ranks: int) -> None:
+    """Subtrees with more levels and names than one call of the backend processes, also if each directory becomes
+    inaccessible to its owner.
+    """
+    require_root("be somebody else")
+    trees = [area / "one", area / "two"]
+    for tree in trees:
+        (tree / Path(*["d"] * 50) / "end").mkdir(parents=True)
+        for name in range(1100):
+            (tree / f"wide/{name}/below").mkdir(parents=True)
+        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", tree], check=True)
+    subprocess.run(["chmod", "-R", mode, trees[0]], check=True)
+    run = pchmod("--json", mode, trees[1], ranks=ranks, user=NOBODY)
+    reported = json.loads(run.stdout)
+    assert run.returncode == 0, show(run)
+    assert reported["changed"] == reported["found"] == reported["directories"] == 2 * 1100 + 1 + 50 + 1 + 1
+    assert state(trees[0]) == state(trees[1])
+
+
 def test_link_given_as_path_is_followed_only_for_modes(area: Path) -> None:
     (area / "tree").mkdir()
     (area / "tree/file").touch(0o644)

@@ -490,7 +490,7 @@ C_ATTACKS = (
     Attack("a file becomes a hard link in pchmod", _victim, OPEN, _victim_becomes("linked"), (*ONE, "4755"),
            program="pchmod", paths=_source),
     Attack("a directory becomes a hard link to a file in pchmod", _inner(), OPEN_INNER, _inner_becomes_file,
-           (*ONE, "4755"), program="pchmod", paths=_source),
+           (*ONE, "4755"), program="pchmod", paths=lambda stage: (stage.source / "inner",)),
     Attack("a file system is mounted in prm", _deep, OPEN_INNER, _tmpfs_is_mounted_over, (*ONE, "--yes"),
            _canary_is_removed, program="prm", paths=_source, by_root=True),
     Attack("a file system is mounted in prm -q", _deep, OPEN_INNER, _tmpfs_is_mounted_over, (*ONE, "-q", "--yes"),
