@@ -246,6 +246,11 @@ class ExpectedMounts:
         """Return True if a mount must exist at the path ``directory``, or directly below it."""
         return directory in self._roots or directory in self._mount_names
 
+    def has_expected_mount_at_or_below(self, directory: bytes) -> bool:
+        """Return True if a mount must exist at the path ``directory``, or at any path below it."""
+        prefix = directory + b"/" if directory else b""
+        return directory in self._roots or any(path.startswith(prefix) for path in self._roots)
+
     def names_of_expected_mounts_in(self, directory: bytes) -> set[bytes]:
         """Return the names in ``directory`` at which a mount must exist."""
         return self._mount_names.get(directory, set())

@@ -66,6 +66,7 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
         "counter": -1,
         "writer": 7,
         "skips_first_side": True,
+        "is_changed": False,
     }
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")

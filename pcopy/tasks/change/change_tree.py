@@ -202,11 +202,12 @@ class _TreeChanger:
 
     def can_change_subtrees(self, parent: Place) -> bool:
         """Return True if the backend may change items of ``parent``, with everything below them, in one call. That is
-        so if items need no look in Python (no filter, report or ACL), and if no file system is mounted there.
+        so if items need no look in Python (no filter, report or ACL), and if no file system is known to be mounted at
+        ``parent`` or below.
         """
         if not enters_several_per_call(self._rank) or self._rank.sources[
             parent.root
-        ].expected_mounts.has_expected_mount_at_or_in(parent.path):
+        ].expected_mounts.has_expected_mount_at_or_below(parent.path):
             return False
         return self._new_visitor(parent).can_change_without_stat
 
@@ -337,7 +338,6 @@ class _TreeChanger:
             directory = open_checked_directory(self._rank, place)
         except Problem as problem:
             if not problem.changed:
-                self._result.count(counts.FOUND)
                 self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
         listed = ListNamesResult(BatchOutcomeColumns(1), pack_names(names))
