@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, ItemCounts, NamesInDirectoryBatch
+from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, NamesInDirectoryBatch
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
@@ -262,70 +262,6 @@ class ListDirectoriesBatch(NamesInDirectoryBatch[ListDirectoriesResult]):
     kinds: bytes = b""
     column_sums: ColumnSums | None = None
     max_summed_file_bytes: int = 0
-
-
-class UnprocessedItems(NamedTuple):
-    """Those items of a directory that a batch has not processed, so that the caller has to.
-
-    Fields:
-        names: their names, joined by slashes.
-        kinds: a letter for each item: ``d`` for a directory that was processed itself and whose contents remain, ``?``
-            for an item that the batch cannot process, ``c`` for files that differ only in their contents, ``!`` for an
-            item whose name was taken by another item meanwhile.
-        inodes: inode numbers that the directory lists; 0 for an item that exists on one side only.
-        other_inodes: inode numbers on the second side, if two sides are compared; otherwise empty.
-    """
-
-    names: bytes
-    kinds: bytes
-    inodes: array[int]
-    other_inodes: array[int]
-
-
-class DirectoryContentsResult(BatchResult):
-    """The result of a batch that processes the contents of directories.
-
-    In a directory with the code ``DONE``, items may remain that the caller has to process. In a directory with the code
-    ``SLOW_PATH`` nothing was changed.
-
-    Fields:
-        counts: counts of the processed items of all rows together.
-        remaining: the remaining items of each directory, by row.
-    """
-
-    counts: ItemCounts
-    remaining: dict[int, UnprocessedItems]
-
-
-class CompareDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
-    """Open directories on both sides and compare their contents, except extended attributes and ACLs.
-
-    Fields:
-        directory: descriptor of the parent directory on the first side.
-        target: descriptor of the parent directory on the second side.
-        names: names of the directories, the same on both sides, joined by slashes.
-        inodes: inode numbers that the directories must have on the first side.
-        other_inodes: inode numbers that they must have on the second side.
-        devices: st_dev that they must have on each side.
-        max_names: a directory with more names on a side gets ``SLOW_PATH``; at most 255.
-        properties: bits that say which properties (such as size, mode and contents) to compare;
-            ``pcopy.tasks.compare.properties`` defines them.
-        modify_window: seconds by which mtimes may differ.
-    """
-
-    row_kind = "directory"
-
-    target: int
-    inodes: array[int]
-    other_inodes: array[int]
-    devices: tuple[int, int]
-    max_names: int
-    properties: int
-    modify_window: int = 0
-
-    @property
-    def directory_descriptors(self) -> tuple[int, ...]:
-        return self.directory, self.target
 
 
 class FinishDirectoriesResult(BatchResult):

@@ -15,7 +15,6 @@ from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
     BatchResult,
     FileOperationBatch,
-    ItemCounts,
     NamesInDirectoryBatch,
     SyncDirectoriesBatch,
 )
@@ -29,11 +28,9 @@ from pcopy.fsio.backend.columns import (
 )
 from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
-    CompareDirectoriesBatch,
     CreatedDirectories,
     DirectoryBatchSettings,
     DirectoryContents,
-    DirectoryContentsResult,
     DirectoryTotals,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
@@ -43,7 +40,6 @@ from pcopy.fsio.backend.directory_batches import (
     ListDirectoriesResult,
     PartlyProcessedDirectory,
     PresentDirectoryStatus,
-    UnprocessedItems,
 )
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.native_batches import (
@@ -51,7 +47,6 @@ from pcopy.fsio.backend.native_batches import (
     mark_deferred_rows_for_slow_path,
     native_batch_flags,
     raise_unexpected_deferral,
-    summed_item_counts,
     used_bytes,
 )
 from pcopy.fsio.close import is_mtime_set_on_close
@@ -193,66 +188,6 @@ class NativeListDirectoriesBatch(NativeBatch):
         return DirectoryContents(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows, summed)
 
 
-class NativeDirectoryContentsBatch(NativeBatch):
-    """Base of the classes for batches that process the items in directories, as C structures. Directories that C defers
-    get the code ``SLOW_PATH``: the caller processes them.
-    """
-
-    def __init__(
-        self,
-        kind: int,
-        batch: CompareDirectoriesBatch,
-    ) -> None:
-        number = len(batch)
-        self._contents_result = DirectoryContentsResult(BatchOutcomeColumns(number), ItemCounts(), {})
-        super().__init__(kind, batch, self._contents_result, raise_unexpected_deferral)
-        self._tree: Any = _ffi.new("pk_tree *")
-        self._directories: Any = _ffi.new("pk_directory[]", number)
-        self._sums: Any = _ffi.new("pk_sums[]", number)
-        to = self.batch
-        to.tree, to.directories, to.sums = self._tree, self._directories, self._sums
-        self._tree.most = batch.max_names + 1
-        to.given.inode = self._inode_pointer(batch.inodes)
-
-    def _inode_pointer(self, inodes: array[int]) -> Any:
-        """Return a C pointer to the inode numbers ``inodes`` of the directories. Raise ``ValueError`` if there is not
-        one for each row (directory).
-        """
-        if len(inodes) != self.row_count:
-            raise ValueError(f"there are {len(inodes)} inodes for {self.row_count} rows: each row needs one")
-        return self.column_pointer("uint64_t[]", inodes)
-
-    def fill_in_batch_result(self) -> None:
-        result, directories = self._contents_result, self._directories
-        codes = result.verdicts.codes
-        mark_deferred_rows_for_slow_path(codes)
-        result.counts = summed_item_counts(self._sums)
-        done = int(OutcomeCode.DONE)
-        for row, code in enumerate(codes):
-            found = directories[row]
-            if code == done and (number := found.left):
-                names, kinds = _ffi.buffer(found.names, found.names_size)[:], _ffi.buffer(found.kinds, number)[:]
-                inodes, others = (
-                    array("Q", _ffi.buffer(each, 8 * number)[:] if each else b"")
-                    for each in (found.inodes, found.rows.inode)
-                )
-                result.remaining[row] = UnprocessedItems(names, kinds, inodes, others)
-
-
-class NativeCompareDirectoriesBatch(NativeDirectoryContentsBatch):
-    """A batch that compares directories of two trees (``CompareDirectoriesBatch``), as a C structure with pointers to
-    its columns.
-    """
-
-    def __init__(self, batch: CompareDirectoriesBatch) -> None:
-        super().__init__(_lib.PK_COMPARE_WITHIN, batch)
-        self._tree.source_device, self._tree.target_device = batch.devices
-        self._tree.window = batch.modify_window
-        self.batch.target = batch.target
-        self.batch.flags = batch.properties
-        self.batch.wanted.inode = self._inode_pointer(batch.other_inodes)
-
-
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
     """A batch that sets the final metadata of directories (``FinishDirectoriesBatch``), as a C structure with pointers
     to its columns.
@@ -318,7 +253,6 @@ def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[
 
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
     ListDirectoriesBatch: NativeListDirectoriesBatch,
-    CompareDirectoriesBatch: NativeCompareDirectoriesBatch,
     SyncDirectoriesBatch: NativeSyncDirectoriesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of

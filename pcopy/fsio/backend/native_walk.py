@@ -21,6 +21,8 @@ from pcopy.fsio.backend.native_batches import (
 )
 from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
 from pcopy.fsio.backend.walk_batches import (
+    CompareTreesBatch,
+    CompareTreesResult,
     ListPathsBatch,
     ListPathsResult,
     RemainingItems,
@@ -49,11 +51,11 @@ class NativeWalkBatch(NativeBatch):
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self.tree: Any = _ffi.new("pk_tree *")
         self.directories: Any = _ffi.new("pk_directory[]", number)
-        self._sums: Any = _ffi.new("pk_sums[]", number)
+        self.sums: Any = _ffi.new("pk_sums[]", number)
         tree, to = self.tree, self.batch
         tree.source_device, tree.most = batch.device, batch.max_names + 1
         tree.depth, tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
-        to.tree, to.directories, to.sums = tree, self.directories, self._sums
+        to.tree, to.directories, to.sums = tree, self.directories, self.sums
         to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
         self.names = batch.names.split(b"/")
 
@@ -64,7 +66,7 @@ class NativeWalkBatch(NativeBatch):
         mark_deferred_rows_for_slow_path(codes)
         if OutcomeCode.FAILED in codes:
             raise MemoryError
-        result.counts = summed_item_counts(self._sums)
+        result.counts = summed_item_counts(self.sums)
         result.frontiers = {
             row: _subtree_frontier(self.names[row], self.directories[row].frontier)
             for row, code in enumerate(codes)
@@ -120,12 +122,32 @@ class NativeRemoveTreesBatch(NativeWalkBatch):
         self.batch.flags = _lib.PK_BY_TYPE if batch.removes_by_type else 0
 
 
+class NativeCompareTreesBatch(NativeWalkBatch):
+    """A batch that compares subtrees of two trees (``CompareTreesBatch``), as a C structure."""
+
+    def __init__(self, batch: CompareTreesBatch) -> None:
+        self._comparison = CompareTreesResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_COMPARE_TREES, batch, self._comparison)
+        if len(batch.other_inodes) != len(batch.inodes):
+            raise ValueError(f"there are {len(batch.inodes)} and {len(batch.other_inodes)} inodes: each row needs both")
+        self.tree.target_device, self.tree.window = batch.other_device, batch.modify_window
+        to = self.batch
+        to.target = batch.target
+        to.flags = batch.properties | (_lib.PK_OF_ITEMS if batch.are_items else 0)
+        to.wanted.inode = self.column_pointer("uint64_t[]", batch.other_inodes)
+
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
+        self._comparison.differing_rows = [row for row in self.rows_done() if self.sums[row].changed]
+
+
 def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:
     """Return an object that has a batch, whose rows are subtrees, as a C structure, and its result."""
     return _NATIVE_CLASS_BY_BATCH_CLASS[type(batch)](batch)
 
 
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
+    CompareTreesBatch: NativeCompareTreesBatch,
     ListPathsBatch: NativeListPathsBatch,
     SumDirectoriesBatch: NativeSumDirectoriesBatch,
     RemoveTreesBatch: NativeRemoveTreesBatch,
@@ -139,12 +161,17 @@ def _subtree_frontier(top: bytes, frontier: Any) -> SubtreeFrontier:
     parents, inodes = array("I", used_bytes(frontier.parents)), array("Q", used_bytes(frontier.inodes))
     for parent, name in zip(parents[1:], used_bytes(frontier.names).split(b"/")[1:], strict=True):
         paths.append(paths[parent] + b"/" + name)
-    remaining = list(_remaining_items(paths, inodes, frontier)) if frontier.left else []
+    others = array("Q", used_bytes(frontier.other_inodes))
+    remaining = list(_remaining_items(paths, inodes, others, frontier)) if frontier.left else []
     return SubtreeFrontier(paths, inodes, parents, remaining)
 
 
-def _remaining_items(paths: list[bytes], inodes: array[int], frontier: Any) -> Iterator[RemainingItems]:
-    """Yield the remaining items of a ``pk_frontier``, by directory. Directories have these ``paths`` and ``inodes``."""
+def _remaining_items(
+    paths: list[bytes], inodes: array[int], others: array[int], frontier: Any
+) -> Iterator[RemainingItems]:
+    """Yield the remaining items of a ``pk_frontier``, by directory. Directories have these ``paths`` and ``inodes``;
+    ``others`` are those on the second side, or zeros.
+    """
     names = used_bytes(frontier.left_names).split(b"/")
     parents, numbers = array("I", used_bytes(frontier.left_parents)), array("Q", used_bytes(frontier.left_inodes))
     kinds = used_bytes(frontier.left_kinds)
@@ -158,4 +185,5 @@ def _remaining_items(paths: list[bytes], inodes: array[int], frontier: Any) -> I
             [names[row] for row in rows],
             [numbers[row] for row in rows],
             bytes([kinds[row] for row in rows]),
+            others[parent],
         )

@@ -28,8 +28,10 @@ class RemainingItems(NamedTuple):
         directory_inode: inode number of the directory.
         names: names of the items.
         inodes: inode numbers that the directory lists for them.
-        kinds: a letter for each item: ``d`` for a directory that was not entered; the others are those of
-            ``UnprocessedItems``.
+        kinds: a letter for each item: ``d`` for a directory that was not entered, ``?`` for an item that the batch
+            cannot process, ``c`` for files that differ only in their contents, ``!`` for an item whose name was taken by
+            another item meanwhile.
+        other_directory_inode: inode number of the directory on the second side, if two sides are compared.
     """
 
     directory: bytes
@@ -37,6 +39,7 @@ class RemainingItems(NamedTuple):
     names: Sequence[bytes]
     inodes: Sequence[int]
     kinds: bytes
+    other_directory_inode: int = 0
 
 
 class SubtreeFrontier(NamedTuple):
@@ -158,3 +161,46 @@ class SumDirectoriesBatch(WalkBatch[SumDirectoriesResult]):
 
     column_sums: ColumnSums
     max_summed_file_bytes: int
+
+
+class CompareTreesResult(WalkResult):
+    """The result of ``CompareTreesBatch``.
+
+    ``counts`` has the pairs of items that were found equal, and of the files that differ only in their contents;
+    ``counts.bytes`` are those read from both sides. Rows that were not begun because the time was over have the code
+    ``CANCELLED``. ``differing_rows`` are the rows that are files which differ only in their contents. In
+    ``frontiers``, such files have the letter ``c``. The letter ``d`` stands for a directory that was neither compared
+    nor entered, and ``?`` for an item that is missing on one side, differs, or cannot be compared by the batch. The inode
+    numbers of remaining items are 0.
+    """
+
+    differing_rows: Sequence[int] = ()
+
+
+class CompareTreesBatch(WalkBatch[CompareTreesResult]):
+    """Compare subtrees on two sides, except extended attributes and ACLs. Directories that are equal are entered.
+
+    Fields:
+        directory: descriptor of the parent directory on the first side.
+        names: names of the rows, the same on both sides, joined by slashes.
+        target: descriptor of the parent directory on the second side.
+        other_inodes: inode numbers that the directories must have on the second side.
+        other_device: st_dev that they must have on the second side.
+        properties: bits that say which properties (such as size, mode and contents) to compare;
+            ``pcopy.tasks.compare.properties`` defines them.
+        modify_window: seconds by which mtimes may differ.
+        are_items: True if the rows are items of any type, which are compared themselves first. The arrays of inode
+            numbers are overwritten then. An item that differs, or that the batch cannot compare, has the code
+            ``SLOW_PATH``.
+    """
+
+    target: int
+    other_inodes: array[int]
+    other_device: int
+    properties: int
+    modify_window: int = 0
+    are_items: bool = False
+
+    @property
+    def directory_descriptors(self) -> tuple[int, ...]:
+        return self.directory, self.target

@@ -13,35 +13,25 @@ from __future__ import annotations
 import errno
 import os
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
-from pcopy.fsio.backend.columns import MODE_COLUMN, BatchOutcomeColumns, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import CompareDirectoriesBatch, DirectoryContentsResult, UnprocessedItems
+from pcopy.fsio.backend.batches import StatNamesBatch
+from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
-from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
+from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
-from pcopy.tasks.base.job import CompareOptions
-from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import (
-    MAX_TASK_SECONDS,
-    DirectoriesPerCall,
-    directory_slices_per_task,
-    enters_several_per_call,
-)
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, directory_slices_per_task
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.compare_names import DirectoryItemsComparison
-from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
+from pcopy.tasks.compare.compare_subtrees import UncomparedItems, compare_subtrees, may_compare_subtrees
 from pcopy.tasks.compare.report_differences import DifferenceReporter
 from pcopy.tasks.compare.sides import SIDES, directory_place_on_side, open_on_both_sides, report_uncompared_item
 from pcopy.walk.listing import (
@@ -63,9 +53,6 @@ If there are more, tasks compare the names of the first side; other tasks stat t
 side, and compare only those that the first side does not have.
 """
 
-_CONTENTS = ord("c")
-"""Type letter with which the backend reports a regular file that differs in its contents."""
-
 
 class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
     """Task that compares the contents of the directories ``names`` (joined by slashes) of ``place``, which both sides
@@ -84,144 +71,52 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
         """Compare directories until ``MAX_TASK_SECONDS`` have passed or the rank stops; the remaining ones become new
         tasks.
         """
-        found, end, row = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS, 0
+        found, end = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
-        at_once, is_simple = (
-            rank.shared_instance(DirectoriesPerCall),
-            len(names) > 1 and _may_compare_directories_in_batch(rank, self.place),
-        )
-        while row < len(names):
-            number, began = at_once.number if is_simple else 1, time.monotonic()
-            part = slice(row, row + number)
-            row += number
-            if number > 1:
-                siblings = _SiblingDirectories(self.place, names[part], inodes[part], others[part])
-                yield from _compare_directories_in_batch(rank, result, found, siblings)
-            else:
-                result.count(counts.UNSCANNED, -1)
-                yield from _compare_directory(
-                    rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0])
-                )
-            now = time.monotonic()
-            at_once.adapt_to_duration(now - began)
-            if row < len(names) and (rank.stop_reason is not None or now > end):
-                rest = self._replace(
-                    names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
-                )
-                for task in rest.divide(min(2, rest.item_count)):
-                    result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
+        rows, not_begun = [*range(len(names))], list[int]()
+        if self.names != ROOT_PATH and may_compare_subtrees(rank, self.place):
+            rows, not_begun, remaining = yield from compare_subtrees(
+                rank, result, found, self.place, names, (inodes, others)
+            )
+            yield from _compare_remaining_items(rank, result, found, remaining)
+        while rows:
+            row = rows.pop(0)
+            result.count(counts.UNSCANNED, -1)
+            yield from _compare_directory(rank, result, found, self.place, names[row], (inodes[row], others[row]))
+            if rank.stop_reason is not None or time.monotonic() > end:
                 break
+        self._spawn_tasks_for_rows(result, [*rows, *not_begun])
         found.send(result)
 
-
-class _SiblingDirectories(NamedTuple):
-    """Some sub-directories ``names`` of the directory ``around``, to be compared in one call. Both sides have them,
-    with the inode numbers ``inodes`` on the first side and ``others`` on the second.
-    """
-
-    around: Place
-    names: Sequence[bytes]
-    inodes: Sequence[int]
-    others: Sequence[int]
-
-
-def _may_compare_directories_in_batch(rank: Rank, parent: Place) -> bool:
-    """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call. That is
-    so if items need no look in Python (no filter, extended attributes or report of equal items), and if no file system
-    is mounted there.
-    """
-    wanted, options = rank.program_options(CompareOptions).compare, rank.options
-    if not enters_several_per_call(rank) or rank.shared_instance(JobFilter).has_filters:
-        return False
-    if wanted & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
-        return False
-    return not any(rank.sources[side].expected_mounts.has_expected_mount_at_or_in(parent.path) for side in SIDES)
-
-
-def _compare_directories_in_batch(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, siblings: _SiblingDirectories
-) -> TaskSteps:
-    """Compare the contents of several directories (``siblings``) in one call of the backend. Those that the backend
-    cannot process are then compared one by one. ``found`` receives the differences.
-    """
-    parent = siblings.around
-    done = yield from _submit_comparison(rank, siblings)
-    _count_compared_items(rank, result, done.counts)
-    for row, code in enumerate(done.verdicts.codes):
-        result.count(counts.UNSCANNED, -1)
-        name, both = siblings.names[row], (siblings.inodes[row], siblings.others[row])
-        if code != OutcomeCode.DONE:
-            yield from _compare_directory(rank, result, found, parent, name, both)
-            continue
-        result.count(counts.DIRECTORIES)
-        if row in done.remaining:
-            first, second = (
-                ItemIdentity(parent.source_id.mount_code, both[0]),
-                ItemIdentity(parent.target_id.mount_code, both[1]),
-            )
-            place = Place(parent.root, os.path.join(parent.path, name), first, second, False, False)
-            yield from _compare_remaining_items(rank, result, found, place, done.remaining[row])
-
-
-def _submit_comparison(rank: Rank, siblings: _SiblingDirectories) -> TicketGenerator[DirectoryContentsResult]:
-    """Let the backend compare the contents of the directories ``siblings``; return its result. If the parent directory
-    cannot be opened, return a result in which no directory is done.
-    """
-    sides = [directory_place_on_side(siblings.around, side) for side in SIDES]
-    try:
-        first, second = map(rank.open_source_directory, sides)
-    except Problem:  # ``_compare_directory`` reports the error for each directory
-        return DirectoryContentsResult(BatchOutcomeColumns(len(siblings.names)), ItemCounts(), {})
-    devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
-    numbers = array("Q", siblings.inodes), array("Q", siblings.others)
-    options = rank.program_options(CompareOptions)
-    batch = CompareDirectoriesBatch(
-        first,
-        pack_names(siblings.names),
-        second,
-        *numbers,
-        devices,
-        NAMES_PER_BATCH - 1,
-        options.compare,
-        options.modify_window,
-    )
-    return (yield from rank.execute_batch(batch))
-
-
-def _count_compared_items(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
-    """Count the items that the backend has compared inside a directory and found equal, and the files of which only the
-    contents differ. ``sums`` are their numbers. The directory itself is not counted here.
-    """
-    result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items)
-    result.count(counts.FILES, sums.files)
-    result.count(counts.SYMLINKS, sums.links)
-    result.count(counts.SPECIAL, sums.other_items)
-    result.count(counts.FOUND_BYTES, sums.bytes)
-    result.count(counts.BYTES, sums.bytes)
-    rank.counters[counts.MOVED] += sums.bytes
+    def _spawn_tasks_for_rows(self, result: TaskResult, rows: Sequence[int]) -> None:
+        """Spawn tasks for those directories whose indices are ``rows``."""
+        if not rows:
+            return
+        names = unpack_names(self.names)
+        inodes, others = (
+            b"".join(column[8 * row : 8 * row + 8] for row in rows) for column in (self.inodes, self.others)
+        )
+        rest = self._replace(names=pack_names(names[row] for row in rows), inodes=inodes, others=others)
+        for task in rest.divide(min(2, rest.item_count)):
+            result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
 
 
 def _compare_remaining_items(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, remaining: UnprocessedItems
+    rank: Rank, result: TaskResult, found: DifferenceReporter, remaining: Sequence[UncomparedItems]
 ) -> TaskSteps:
-    """Continue the comparison of directory ``place`` with the items that the backend has not found equal
-    (``remaining``): report files whose contents differ, compare the others, and spawn tasks for sub-directories.
+    """Compare the items that the backend has left to Python (``remaining``), and spawn tasks for the directories that
+    it has not entered.
     """
-    names = unpack_names(remaining.names)
-    directories, differing, undecided = list[tuple[bytes, int, int]](), list[bytes](), list[bytes]()
-    for name, kind, inode, other in zip(names, remaining.kinds, remaining.inodes, remaining.other_inodes, strict=True):
-        if kind == DIRECTORY[0]:
-            directories.append((name, inode, other))
-        else:
-            (differing if kind == _CONTENTS else undecided).append(name)
-    found.add_item_differences(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
-    _spawn_directory_comparisons(rank, result, place, directories)
-    if undecided:
-        opened = open_on_both_sides(rank, result, place, undecided)
-        if opened is None:
-            result.count(counts.FOUND, len(undecided))
-        else:
-            yield from compare_named_items(rank, result, found, place, opened, pack_names(undecided))
+    for place, undecided, directories in remaining:
+        for share in directory_slices_per_task(rank, len(directories)):
+            names = directories[share]
+            result.spawn_task(CompareNamedItems(place, pack_names(names)), len(names) * SCAN_COST, expands=True)
+        if undecided:
+            opened = open_on_both_sides(rank, result, place, undecided)
+            if opened is None:
+                result.count(counts.FOUND, len(undecided))
+            else:
+                yield from _compare_names_one_by_one(rank, result, found, place, opened, pack_names(undecided))
 
 
 def _compare_directory(
@@ -324,7 +219,7 @@ def _compare_items_or_spawn_task(
         yield from rank.throttle.charge_limits_and_wait(operations=2 * number)
         began = time.monotonic()
         if packed:
-            yield from compare_named_items(rank, result, found, place, opened, packed)
+            yield from _compare_named_items(rank, result, found, place, opened, packed)
             paces.record_duration(CompareNamedItems.code, number, time.monotonic() - began)
     else:
         result.spawn_task(CompareNamedItems(place, packed), number * CALL_COST, expands=True)
@@ -384,7 +279,7 @@ class CompareNamedItems(DivisibleTask, code=121, doing="comparing", is_note=Fals
         packed = (yield from _missing_names(rank, opened[0], self.names)) if self.skips_first_side else self.names
         if packed:
             found = DifferenceReporter(rank)
-            yield from compare_named_items(rank, result, found, self.place, opened, packed)
+            yield from _compare_named_items(rank, result, found, self.place, opened, packed)
             found.send(result)
 
 
@@ -403,7 +298,29 @@ def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator
     )
 
 
-def compare_named_items(
+def _compare_named_items(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
+) -> TaskSteps:
+    """Compare the names ``packed`` (at least one) of directory ``place``, with everything below them as far as the
+    backend enters it; the others one by one.
+
+    Args:
+        found: receives the differences.
+        opened: descriptors of the directory on both sides.
+    """
+    if packed != ROOT_PATH and may_compare_subtrees(rank, place):
+        names = unpack_names(packed)
+        unusual, not_begun, remaining = yield from compare_subtrees(rank, result, found, place, names)
+        yield from _compare_remaining_items(rank, result, found, remaining)
+        if not_begun:
+            task = CompareNamedItems(place, pack_names(names[row] for row in not_begun))
+            result.spawn_task(task, len(not_begun) * CALL_COST, expands=True)
+        packed = pack_names(names[row] for row in unusual)
+    if packed:
+        yield from _compare_names_one_by_one(rank, result, found, place, opened, packed)
+
+
+def _compare_names_one_by_one(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
 ) -> TicketGenerator[None]:
     """Stat, filter and compare the names ``packed`` (at least one) of directory ``place``; report differences, and

@@ -25,7 +25,7 @@
 #define PK_CHANGE 13
 #define PK_BARE 14
 #define PK_MEMBER 15
-#define PK_COMPARE_WITHIN 16
+#define PK_COMPARE_TREES 16
 #define PK_MAKE 17
 #define PK_REMOVE_TREE 18
 #define PK_PATHS 19
@@ -48,12 +48,14 @@
                          * (``pcopy.fsio.close.is_mtime_set_on_close``) */
 #define PK_BY_TYPE 16384 /* of PK_REMOVE_TREE: remove items by name and type of the listing, without reading their status */
 
-/* Properties that PK_COMPARE_WITHIN compares, in the field "flags": the bits of ``pcopy.tasks.compare.properties``. */
+/* Properties that PK_COMPARE_TREES compares, in the field "flags": the bits of ``pcopy.tasks.compare.properties``. */
 #define PK_OF_SIZE 2
 #define PK_OF_MTIME 4
 #define PK_OF_MODE 8
 #define PK_OF_OWNER 16
 #define PK_OF_CONTENT 128
+/* Another flag: the rows are items of any type, which are compared first. */
+#define PK_OF_ITEMS 65536
 
 /* The system call that each row of PK_TRY makes, in the field "flags":
  * ``pcopy.fsio.backend.batches.BenchmarkOperation``. */
@@ -155,6 +157,7 @@ typedef struct {
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
     pk_memory left_parents, left_inodes, left_names; /* the same of the items that remain */
     pk_memory left_kinds;                            /* their letters */
+    pk_memory other_inodes;                          /* uint64_t: those of the directories on the second side; or 0 */
 } pk_frontier;
 
 /* What C has found in one directory of a batch: a source directory with the state of its target, or a directory that
@@ -175,7 +178,7 @@ typedef struct {
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of PK_COMPARE_WITHIN: d for a
+    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of walks: d for a
                            * directory that was processed itself and whose contents remain, ? for an item for the slow
                            * path, c for files that differ only in their contents, ! for a name that another item took
                            * meanwhile */
@@ -209,7 +212,8 @@ typedef struct {
 } pk_summed;
 
 /* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
- * the files. PK_COMPARE_WITHIN: pairs of items, and the bytes that were read from both. PK_REMOVE_TREE: removed
+ * the files. PK_COMPARE_TREES: pairs of items, those that differ only in their contents, and the bytes that were read from
+ * both. PK_REMOVE_TREE: removed
  * items. PK_PATHS: all items, without bytes. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
@@ -264,7 +268,7 @@ typedef struct pk_batch {
     const uint16_t *directory_modes; /* the same for directories, for PK_CHANGE */
     const uint8_t *kinds;  /* of PK_CHANGE: letters of the types of the rows, as of pk_list; NULL: all rows are directories
                             * that were changed, and whose contents remain */
-    pk_sums *sums;         /* of PK_PATHS, PK_CHANGE, PK_COMPARE_WITHIN and PK_REMOVE_TREE: one for each row,
+    pk_sums *sums;         /* of PK_PATHS, PK_CHANGE, PK_COMPARE_TREES and PK_REMOVE_TREE: one for each row,
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */

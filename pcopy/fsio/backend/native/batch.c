@@ -25,7 +25,7 @@ static const struct {
     [PK_CHANGE] = {pk_change_row, CHANGES},
     [PK_BARE] = {pk_bare_row, LOOKS},
     [PK_MEMBER] = {pk_member_row, LOOKS},
-    [PK_COMPARE_WITHIN] = {pk_compare_within_row, LOOKS},
+    [PK_COMPARE_TREES] = {pk_compare_trees_row, LOOKS},
     [PK_MAKE] = {pk_make_row, NAMES},
     [PK_REMOVE_TREE] = {pk_remove_tree_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},

@@ -43,7 +43,7 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #define PIECE (256u << 10) /* bytes of one read */
 #endif
 #define LISTED_BYTES (256u << 10) /* a directory whose names have more bytes is not processed as a whole but deferred */
-#define BUFFER ((PIECE > LISTED_BYTES ? PIECE : LISTED_BYTES) + 4096)
+#define BUFFER ((PIECE > 3 * LISTED_BYTES ? PIECE : 3 * LISTED_BYTES) + 4096)
 #define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_NAME_PREFIX`` */
 #define DIRECTORY \
     (O_RDONLY | O_CLOEXEC | GUARD_FLAG(DIRECTORY_ONLY, O_DIRECTORY) | GUARD_FLAG(DIRECTORY_NOFOLLOW, O_NOFOLLOW) | \
@@ -141,7 +141,7 @@ int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_change_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_compare_trees_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);

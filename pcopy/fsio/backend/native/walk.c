@@ -9,6 +9,7 @@
 #include "walk.h"
 
 #define MOST_RESULTS (1u << 20)   /* bytes of results of a batch after which its walks enter no further directory */
+#define MOST_CONTENTS (64u << 20) /* bytes read for a batch after which its walks enter no further directory */
 #define MOST_FAILURES 4u          /* directories in a row that this code does not handle, after which a walk ends */
 
 char *pk_room_for(pk_memory *memory, size_t more)
@@ -39,7 +40,7 @@ void pk_release_walk(pk_directory *found)
     pk_frontier *const frontier = &found->frontier;
     pk_memory *const all[] = {&found->text,          &found->made,            &found->marks,         &found->partly,
                               &frontier->parents,    &frontier->inodes,      &frontier->names,     &frontier->left_parents,
-                              &frontier->left_inodes, &frontier->left_names, &frontier->left_kinds};
+                              &frontier->left_inodes, &frontier->left_names, &frontier->left_kinds, &frontier->other_inodes};
     for (size_t at = 0; at < found->partly.size; at += sizeof(pk_directory))
         free(((pk_directory *)(found->partly.at + at))->block);
     for (size_t each = 0; each < sizeof all / sizeof *all; each++) {
@@ -68,7 +69,8 @@ uint32_t pk_number_of(pk_walk *walk, uint32_t at)
         if (level->number != NOT_NUMBERED)
             continue;
         const uint32_t parent = each ? walk->level[each - 1].number : 0;
-        if (add(&frontier->parents, &frontier->inodes, &frontier->names, parent, level->inode, each ? level->name : ""))
+        if (add(&frontier->parents, &frontier->inodes, &frontier->names, parent, level->inode, each ? level->name : "") ||
+            pk_append(&frontier->other_inodes, &level->other_inode, sizeof level->other_inode))
             return NOT_NUMBERED;
         level->number = frontier->entered++;
     }
@@ -81,8 +83,10 @@ int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t
     const uint8_t kind = (uint8_t)letter;
     const uint32_t parent = pk_number_of(walk, at);
     if (parent == NOT_NUMBERED || pk_append(&frontier->left_kinds, &kind, 1) ||
-        add(&frontier->left_parents, &frontier->left_inodes, &frontier->left_names, parent, inode, name))
+        add(&frontier->left_parents, &frontier->left_inodes, &frontier->left_names, parent, inode, name)) {
+        walk->is_out_of_memory = 1;
         return -1;
+    }
     frontier->left++;
     return 0;
 }
@@ -95,6 +99,7 @@ static int goes_on(const pk_walk *walk)
     const size_t before = atomic_load_explicit(&work->results, memory_order_relaxed);
     return walk->levels < MOST_LEVELS && walk->failures < MOST_FAILURES && !walk->is_over &&
            before + walk->found->text.size + walk->results + frontier->left_names.size < MOST_RESULTS &&
+           atomic_load_explicit(&work->moved, memory_order_relaxed) < MOST_CONTENTS &&
            !atomic_load_explicit(&work->is_cancelled, memory_order_relaxed) &&
            pk_now() < walk->batch->tree->deadline;
 }
@@ -125,12 +130,11 @@ static int complete_types(pk_walk *walk, int directory, pk_listed *listed)
     return 0;
 }
 
-/* List an open directory. Return 0, or -1 if it has to be left to the caller. */
-static int list(pk_walk *walk, int directory, pk_listed *listed)
+int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *listed)
 {
-    listed->names = (char *)walk->worker->buffer;
-    listed->number =
-        pk_list_all(walk->worker, directory, listed->names, LISTED_BYTES, walk->batch->tree->most, &listed->all);
+    listed->names = names;
+    listed->other_inodes = NULL;
+    listed->number = pk_list_all(walk->worker, directory, names, LISTED_BYTES - 1, walk->batch->tree->most, &listed->all);
     if (listed->number < 0)
         return -1;
     listed->size = listed->number ? strlen(listed->names) + 1 : 0;
@@ -149,11 +153,13 @@ static int copy_names(pk_level *level, const pk_listed *listed)
         number += listed->all.kinds[each] == 'd';
     if (number == 0)
         return 0;
-    level->block = malloc(number * sizeof(uint64_t) + listed->size);
-    if (level->block == NULL)
+    uint64_t *const inodes = malloc(2 * number * sizeof *inodes + listed->size);
+    level->block = (char *)inodes;
+    if (inodes == NULL)
         return -1;
-    level->inodes = (uint64_t *)level->block;
-    level->names = level->block + number * sizeof(uint64_t);
+    level->inodes = inodes;
+    level->other_inodes = inodes + number;
+    level->names = (char *)(inodes + 2 * number);
     memcpy(level->names, listed->names, listed->size);
     return 0;
 }
@@ -161,12 +167,13 @@ static int copy_names(pk_level *level, const pk_listed *listed)
 /* Keep the subdirectories that are to be entered. */
 static void keep_subdirectories(pk_level *level, const pk_listed *listed)
 {
-    uint64_t *const inodes = (uint64_t *)level->block;
+    uint64_t *const inodes = (uint64_t *)level->block, *const others = inodes + (level->other_inodes - level->inodes);
     char *to = level->names;
     const char *name = to;
     for (int each = 0; each < listed->number; each++) {
         const size_t size = strlen(name) + 1;
         if (listed->all.kinds[each] == 'd') {
+            others[level->left] = listed->other_inodes != NULL ? listed->other_inodes[each] : 0;
             inodes[level->left++] = listed->all.inodes[each];
             memmove(to, name, size);
             to += size;
@@ -189,7 +196,7 @@ static int process(pk_walk *walk, pk_level *level)
 {
     pk_listed listed;
     const int is_deepest = walk->levels >= walk->batch->tree->depth;
-    if (!is_found(walk, level) || list(walk, level->descriptor, &listed) ||
+    if (!is_found(walk, level) || pk_list_for_walk(walk, level->descriptor, (char *)walk->worker->buffer, &listed) ||
         (!is_deepest && copy_names(level, &listed)))
         return 'd';
     const int letter = walk->visitor->names(walk, level, &listed);
@@ -215,7 +222,7 @@ static void close_sides(const pk_level *level)
 
 /* Enter the directory `name` of the open directory `around`: it becomes the last level. Return 0, or the letter with which
  * it is left to the caller. */
-static int enter(pk_walk *walk, int around, const char *name, uint64_t inode, size_t path)
+static int enter(pk_walk *walk, int around, const char *name, uint64_t inode, uint64_t other_inode, size_t path)
 {
     pk_level *const entered = &walk->level[walk->levels];
     entered->descriptor = entered->other = -1;
@@ -224,6 +231,7 @@ static int enter(pk_walk *walk, int around, const char *name, uint64_t inode, si
     entered->block = NULL;
     entered->name = name;
     entered->inode = inode;
+    entered->other_inode = other_inode;
     walk->path.size = path;
     if (pk_append(&walk->path, name, strlen(name)) || pk_append(&walk->path, "/", 1))
         return 'd';
@@ -275,17 +283,19 @@ static int go_down(pk_walk *walk)
             continue;
         }
         const char *const name = last->names;
-        const uint64_t inode = *last->inodes;
+        const uint64_t inode = *last->inodes, other_inode = *last->other_inodes;
         last->names += strlen(name) + 1;
         last->inodes++;
+        last->other_inodes++;
         last->left--;
-        const int letter = goes_on(walk) ? enter(walk, last->descriptor, name, inode, last->path) : 'd';
-        if (letter) {
+        const int letter = goes_on(walk) ? enter(walk, last->descriptor, name, inode, other_inode, last->path) : 'd';
+        if (letter && !walk->is_out_of_memory) {
             walk->failures++;
-            result = pk_remain(walk, walk->levels - 1, name, letter, inode);
+            pk_remain(walk, walk->levels - 1, name, letter, inode);
         } else {
             walk->failures = 0;
         }
+        result |= walk->is_out_of_memory;
     }
     return result;
 }
@@ -294,9 +304,10 @@ int pk_walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, const pk_visit
 {
     pk_walk walk = {.worker = worker, .batch = batch, .found = &batch->directories[row], .visitor = visitor, .data = data};
     const char *const name = batch->work->name[row];
+    const uint64_t other_inode = batch->wanted.inode != NULL ? batch->wanted.inode[row] : 0;
     const int letter = pk_append(&walk.path, prefix, strlen(prefix))
                            ? 'd'
-                           : enter(&walk, batch->directory, name, batch->given.inode[row], walk.path.size);
+                           : enter(&walk, batch->directory, name, batch->given.inode[row], other_inode, walk.path.size);
     const int has_failed = !letter && go_down(&walk);
     free(walk.path.at);
     if (has_failed && visitor->is_final)

@@ -16,11 +16,11 @@ typedef struct {
     int other;                    /* the directory of the same path on the second side; -1 if the operation has none */
     uint32_t number;              /* in the frontier; NOT_NUMBERED: nothing of this directory is there yet */
     uint32_t left;                /* subdirectories from here on */
-    const uint64_t *inodes;
+    const uint64_t *inodes, *other_inodes; /* the second ones are those on the second side */
     char *names;                  /* each with a zero at its end */
-    char *block;                  /* the memory of both */
+    char *block;                  /* the memory of these three */
     const char *name;             /* of the directory itself, in the level above it */
-    uint64_t inode;
+    uint64_t inode, other_inode;
     struct stat status;           /* of the open directory, before it was listed */
     size_t path;                  /* bytes of the path of the directory, with a slash at its end */
 } pk_level;
@@ -31,6 +31,7 @@ typedef struct {
     size_t size;                  /* bytes of the names, with the zeros */
     int number;
     pk_all all;
+    const uint64_t *other_inodes; /* of an operation with two sides, which sets it: inodes on the second side; or NULL */
 } pk_listed;
 
 /* An operation on trees. */
@@ -64,6 +65,7 @@ struct pk_walk {
     pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
     size_t results;               /* bytes of results that are not in found->text */
     int is_over;                  /* set by the visitor: no further directory is entered */
+    int is_out_of_memory;         /* true if an item is missing in the frontier */
     uint32_t failures;            /* directories that were not handled since the last one that was */
     uint32_t levels;              /* the directory whose names are processed is level[levels], those above it precede it */
     pk_level level[MOST_LEVELS];
@@ -81,5 +83,7 @@ uint32_t pk_number_of(pk_walk *walk, uint32_t at);
 /* Leave a name of the directory level[at] to the caller. `letter` says why: d for a directory that was not entered; the
  * others are those of pk_directory. Return 0, or -1 if there is no memory. */
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);
+/* List an open directory; `names` has room for LISTED_BYTES. Return 0, or -1 if it has to be left to the caller. */
+int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *listed);
 
 #endif
