@@ -206,6 +206,10 @@ def _is_mounted_over(stage: Stage, _name: str) -> None:
     stage.mount_over(stage.source / "outer/inner", stage.lair / "mounted")
 
 
+def _second_is_mounted_over(stage: Stage, _name: str) -> None:
+    stage.mount_over(stage.target / "outer/inner", stage.lair / "mounted")
+
+
 def _tmpfs_is_mounted_over(stage: Stage, _name: str) -> None:
     stage.mount_over(stage.source / "outer/inner")
     (stage.source / "outer/inner/canary").write_bytes(b"on another file system")
@@ -437,6 +441,8 @@ C_ATTACKS = (
            _canary_is_changed, program="pchmod", paths=_source, by_root=True),
     Attack("a directory is mounted over in pverify", _deep_in_both, OPEN_INNER, _is_mounted_over, COMPARE,
            _canary_is_reported, program="pverify", paths=_both, by_root=True),
+    Attack("a directory of the second tree is mounted over in pverify", _deep_in_both, OPEN_INNER,
+           _second_is_mounted_over, COMPARE, _canary_is_reported, program="pverify", paths=_both, by_root=True),
     Attack("a directory is mounted over in pcopy", _deep, OPEN_INNER, _is_mounted_over, ONE,
            _canary_is_copied, by_root=True),
     Attack("a directory is mounted over in prm", _deep, OPEN_INNER, _is_mounted_over, (*ONE, "-q", "--yes"),

@@ -59,6 +59,7 @@ ROWS = (
             "a directory is mounted over in pchmod",
             "a directory is mounted over in pverify",
             "a directory is mounted over in pcopy",
+            "a directory of the second tree is mounted over in pverify",
         ),
     ),
     Row(("REMOVED_DIRECTORY",), ("a directory is mounted over in prm", "a file system is mounted in prm -q")),
@@ -77,6 +78,13 @@ ROWS = (
     Row(("ATTRIBUTES_UNCHANGED",), ("a file gets other attributes while they are copied",)),
     Row(("DIGEST_OF_FILE",), ("a file becomes a device with data in pverify",)),
     Row(("DIGEST_UNCHANGED",), ("a file is written again while its digest is computed",)),
+    Row(
+        ("COMPARED_MOUNT",),
+        (
+            "a directory is mounted over in pverify",
+            "a directory of the second tree is mounted over in pverify",
+        ),
+    ),
     Row(("COMPARED_FILES",), ("files that are compared become FIFOs",)),
     Row(("COMPARED_UNCHANGED",), ("files are written again while they are compared",)),
     Row(("MEMBER_MAY_BE_READ",), ("a file becomes a device with data in ptar",)),

@@ -207,6 +207,8 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
                             .user = geteuid(), .most = 1 + (int)below(8), .flags = (int)below(32),
                             .mask = below(3) ? below(1 << 21) : 0,
                             .depth = below(4), .deadline = below(3) ? UINT64_MAX : pk_now() + below(2000000)};
+    if (kind == PK_COMPARE_TREES)
+        batch->tree.depth = UINT32_MAX;
     strcpy(batch->tree.kinds, below(2) ? "" : "fl");
     uint8_t *mark = batch->marks;
     char *path = batch->paths;
@@ -228,7 +230,7 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
 
 static int is_of_directories(int kind)
 {
-    return kind == PK_COPY_TREE || kind == PK_FINISH || kind == PK_LOOK || kind == PK_PATHS;
+    return kind == PK_COPY_TREE || kind == PK_FINISH || kind == PK_LOOK || kind == PK_PATHS || kind == PK_COMPARE_TREES;
 }
 
 /* Items in the source, perhaps some in the target; all columns. */
@@ -286,6 +288,8 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         in_c->flags |= PK_OWNER | PK_MODE | PK_TIMES;
     if (copies && below(2))
         in_c->flags |= PK_IDENTIFY;
+    if (kind == PK_COMPARE_TREES && below(2))
+        in_c->flags |= PK_OF_ITEMS;
     in_c->rows = rows;
     in_c->at_once = (int)below(5);
     in_c->directory = source;
@@ -310,6 +314,8 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
     in_c->plans = batch->plans;
     in_c->synced = batch->synced;
     in_c->given = given;
+    if (kind == PK_COMPARE_TREES)
+        in_c->wanted.inode = batch->inode;
     in_c->found = found;
     in_c->verdicts = (pk_verdicts){batch->codes, batch->operations, batch->errnos, batch->bytes, batch->nanoseconds};
     in_c->made = batch->made;

@@ -243,6 +243,43 @@ static void check_paths(const batch *batch, int source, uint32_t row)
     expect(paths + remaining == items_below(top, batch->tree.depth), "row %u: %u paths and %u remaining", row, (unsigned)paths, (unsigned)remaining);
 }
 
+/* A tree is compared with itself: each item is equal to itself, or remains. */
+static void check_compared(const batch *batch, int source, uint32_t row)
+{
+    const pk_frontier *frontier = &batch->directories[row].frontier;
+    const pk_sums *sums = &batch->sums[row];
+    uint64_t number = sums->files + sums->directories + sums->links + sums->others;
+    struct stat status;
+    char name[257];
+    expect(!sums->changed, "row %u: it differs from itself", row);
+    if (batch->codes[row] != DONE) {
+        expect(!number && !frontier->left, "row %u: something is counted, and not done", row);
+        return;
+    }
+    const int top = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (batch->in_c.flags & PK_OF_ITEMS)
+        expect(number--, "row %u: it is not counted", row);
+    if (top < 0) {
+        expect(!number && batch->in_c.flags & PK_OF_ITEMS, "row %u: it is no directory", row);
+        return;
+    }
+    for (uint32_t each = 0; each < frontier->left; each++, number++) {
+        uint32_t depth = 1, parent = ((const uint32_t *)frontier->left_parents.at)[each];
+        const char letter = frontier->left_kinds.at[each];
+        const int directory = entered(frontier, top, parent, &depth);
+        expect(parent < frontier->entered && !fstat(directory, &status), "row %u: no parent", row);
+        expect(((const uint64_t *)frontier->inodes.at)[parent] == status.st_ino, "row %u: another parent", row);
+        expect(((const uint64_t *)frontier->other_inodes.at)[parent] == status.st_ino, "row %u: another parent", row);
+        part_of(&frontier->left_names, each, name);
+        expect(!fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, name);
+        expect(letter == '?' || (letter == 'd' && S_ISDIR(status.st_mode)), "row %u: %s has the letter %c", row, name, letter);
+        if (S_ISDIR(status.st_mode))
+            number += items_below(openat(directory, name, O_RDONLY | O_DIRECTORY), UINT32_MAX);
+        close(directory);
+    }
+    expect(number == items_below(top, UINT32_MAX), "row %u: %u items", row, (unsigned)number);
+}
+
 static void check_copy(const batch *batch, int source, int target, uint32_t row)
 {
     const int plan = batch->plans[row] & ~SYNC, code = batch->codes[row];
@@ -291,11 +328,13 @@ static void check(batch *batch, int source, int target)
         check_looked(batch, source, row);
     for (uint32_t row = 0; batch->in_c.kind == PK_PATHS && row < batch->in_c.rows; row++)
         check_paths(batch, source, row);
+    for (uint32_t row = 0; batch->in_c.kind == PK_COMPARE_TREES && row < batch->in_c.rows; row++)
+        check_compared(batch, source, row);
     pk_release(&batch->in_c);
     for (uint32_t row = 0; row < batch->in_c.rows; row++) {
         const int code = batch->codes[row];
         expect(code != PENDING && (code <= CANCELLED || code == PK_DEFERRED), "row %u: code %d", row, code);
-        cancelled |= code == CANCELLED;
+        cancelled |= code == CANCELLED && batch->in_c.kind != PK_COMPARE_TREES; /* also if the time is over */
         expect(batch->in_c.kind != PK_SYNC || code == DONE || code == FAILED, "row %u: not synced", row);
         if (batch->in_c.kind == PK_COPY)
             check_copy(batch, source, target, row);
@@ -420,9 +459,9 @@ static void round_of(int place, uint32_t round)
     expect(!pthread_create(&looking, NULL, look, backend), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
         static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_COPY_TREE, PK_FINISH, PK_SYNC,
-                                    PK_LOOK, PK_PATHS, PK_READ};
+                                    PK_LOOK, PK_PATHS, PK_COMPARE_TREES, PK_READ};
         rows = 1 + below(MOST_ROWS);
-        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 11 : 10)], rows, algorithm != 0);
+        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 12 : 11)], rows, algorithm != 0);
     }
     list_all(source);
     if (below(2))

@@ -36,11 +36,6 @@ class Check(NamedTuple):
 
 
 REASONS = {
-    Check("compare.c", "compare", "AT_SYMLINK_NOFOLLOW"): SHOWN,
-    Check("compare.c", "compare", "status[0].st_ino != one->inode"): SLOW,
-    Check("compare.c", "compare", "status[0].st_dev != tree->source_device"): SLOW,
-    Check("compare.c", "compare", "status[1].st_ino != other->inode"): SLOW,
-    Check("compare.c", "compare", "status[1].st_dev != tree->target_device"): SLOW,
     Check("contents.c", "look", "AT_SYMLINK_NOFOLLOW"): SHOWN,
     Check("contents.c", "look", "AT_NO_AUTOMOUNT"): AUTOMOUNT,
     Check("copy.c", "synced", "fsync("): "its call depends on SYNC_BEFORE_NAME",
@@ -53,6 +48,9 @@ REASONS = {
     Check("walk_copy.c", "read_metadata", "status->st_ino == tree->shunned_inode"): SHOWN,
     Check("walk_change.c", "change_item", "AT_SYMLINK_NOFOLLOW"): COMPARED,
     Check("walk_change.c", "open_directory", "AT_SYMLINK_NOFOLLOW"): COMPARED,
+    Check("walk_compare.c", "look_at_both", "AT_SYMLINK_NOFOLLOW"): SHOWN,
+    Check("walk_compare.c", "look_at_row", "AT_SYMLINK_NOFOLLOW"): SHOWN,
+    Check("walk_compare.c", "look_at_row", "AT_NO_AUTOMOUNT"): AUTOMOUNT,
     Check("walk_list.c", "look_at_items", "AT_SYMLINK_NOFOLLOW"): SHOWN,
     Check("look.c", "list_all", "AT_SYMLINK_NOFOLLOW"): SHOWN,
     Check("metadata.c", "pk_update_uniform_row", "AT_SYMLINK_NOFOLLOW"): COMPARED,

@@ -29,8 +29,8 @@ class RemainingItems(NamedTuple):
         names: names of the items.
         inodes: inode numbers that the directory lists for them.
         kinds: a letter for each item: ``d`` for a directory that was not entered, ``?`` for an item that the batch
-            cannot process, ``c`` for files that differ only in their contents, ``!`` for an item whose name was taken by
-            another item meanwhile.
+            cannot process, ``c`` for files that differ only in their contents, ``!`` for an item whose name was taken
+            by another item meanwhile.
         other_directory_inode: inode number of the directory on the second side, if two sides are compared.
     """
 
@@ -170,8 +170,8 @@ class CompareTreesResult(WalkResult):
     ``counts.bytes`` are those read from both sides. Rows that were not begun because the time was over have the code
     ``CANCELLED``. ``differing_rows`` are the rows that are files which differ only in their contents. In
     ``frontiers``, such files have the letter ``c``. The letter ``d`` stands for a directory that was neither compared
-    nor entered, and ``?`` for an item that is missing on one side, differs, or cannot be compared by the batch. The inode
-    numbers of remaining items are 0.
+    nor entered, and ``?`` for an item that is missing on one side, differs, or cannot be compared by the batch. The
+    inode numbers of remaining items are 0.
     """
 
     differing_rows: Sequence[int] = ()

@@ -30,6 +30,7 @@
     GUARD_IS(DIGEST_OF_FILE, "computing a digest reads another item that took the name") \
     GUARD_IS(DIGEST_UNCHANGED, "a digest is that of pieces of two versions") \
     GUARD_IS(COMPARED_FILES, "comparing reads other items that took the names") \
+    GUARD_IS(COMPARED_MOUNT, "what was mounted meanwhile is compared") \
     GUARD_IS(COMPARED_UNCHANGED, "files that are equal are reported to differ because both changed meanwhile") \
     GUARD_IS(MEMBER_MAY_BE_READ, "packing reads another item that took the name") \
     GUARD_IS(MEMBER_UNCHANGED, "a member of an archive has new contents and an old time") \

@@ -89,6 +89,7 @@ typedef struct pk_work {
     /* State of the source directory: 1 if other users may replace files in it, -1 if only this user can, 0 if it is not
      * known yet. */
     _Atomic int others_may;
+    _Atomic uint64_t mounts[2]; /* of PK_COMPARE_TREES: ids of the mounts of both directories, plus 1; 0: not known yet */
 } pk_work;
 
 /* An extended attribute name, and how it is treated (PK_LEAVE, PK_KEEP, or 0 to defer). */

@@ -5,6 +5,12 @@
  */
 #include "walk.h"
 
+#include <sys/sysmacros.h>
+
+#ifndef STATX_MNT_ID
+#define STATX_MNT_ID 0x1000u
+#endif
+
 #define CONTENTS (64u << 10) /* bytes of each buffer for contents */
 #define LARGEST (512u << 10) /* bytes; larger files are left to the slow path */
 #define MOST_BYTES (8u << 20) /* bytes read for one directory; further files are left to the slow path, so that other ranks
@@ -264,42 +270,63 @@ static int compare_names(pk_walk *walk, pk_level *level, pk_listed *listed)
     return 0;
 }
 
-/* Compare the item of a row, which may be of any type. Return as `compare`. The inodes of directories are stored. */
+/* Return the number of the mount on which an open directory of the batch lies, plus 1; or 0 if it is not known. */
+static uint64_t mount_around(const struct pairs *pairs, int side)
+{
+    _Atomic uint64_t *const known = &pairs->batch->work->mounts[side];
+    struct statx status;
+    if (!atomic_load_explicit(known, memory_order_relaxed) &&
+        !pk_statx(pairs->directories[side], "", AT_EMPTY_PATH, STATX_MNT_ID, &status) && status.stx_mask & STATX_MNT_ID)
+        atomic_store_explicit(known, status.stx_mnt_id + 1, memory_order_relaxed);
+    return atomic_load_explicit(known, memory_order_relaxed);
+}
+
+/* Read the status of a row on one side. Return 0, or -1 if that fails or if it is a directory on another mount. */
+static int look_at_row(const struct pairs *pairs, int side, const char *name, struct stat *out)
+{
+    struct statx status;
+    doing(pairs->worker, OP_STAT);
+    if (pk_statx(pairs->directories[side], name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS | STATX_MNT_ID,
+                 &status))
+        return -1;
+    *out = (struct stat){.st_mode = status.stx_mode, .st_uid = status.stx_uid, .st_gid = status.stx_gid};
+    out->st_dev = makedev(status.stx_dev_major, status.stx_dev_minor);
+    out->st_ino = status.stx_ino;
+    out->st_size = (off_t)status.stx_size;
+    out->st_mtim = (struct timespec){status.stx_mtime.tv_sec, status.stx_mtime.tv_nsec};
+    const int is_on_mount = status.stx_mask & STATX_MNT_ID && status.stx_mnt_id + 1 == mount_around(pairs, side);
+    return !S_ISDIR(out->st_mode) || GUARD(COMPARED_MOUNT, is_on_mount) ? 0 : -1;
+}
+
+/* Compare the item of a row, or, if it is a directory that was compared before, only examine it. Return as `compare`. */
 static int compare_item(struct pairs *pairs, uint32_t row)
 {
     const pk_batch *const batch = pairs->batch;
+    const char *const name = batch->work->name[row];
     struct stat status[2];
-    if (look_at_both(pairs, batch->work->name[row], status))
+    pairs->directories[0] = batch->directory;
+    pairs->directories[1] = batch->target;
+    if (look_at_row(pairs, 0, name, &status[0]) || look_at_row(pairs, 1, name, &status[1]))
         return '?';
+    if (!(batch->flags & PK_OF_ITEMS))
+        return 'd';
     batch->given.inode[row] = status[0].st_ino;
     batch->wanted.inode[row] = status[1].st_ino;
-    return compare_statuses(pairs, batch->work->name[row], status);
+    return compare_statuses(pairs, name, status);
 }
 
-int pk_compare_trees_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+/* Compare the row. Return its code. */
+static int compare_row(struct pairs *pairs, pk_batch *batch, uint32_t row)
 {
     static const pk_visitor visitor = {.names = compare_names};
-    unsigned char *const contents = worker->buffer + 2 * LISTED_BYTES;
-    struct pairs pairs;
     pk_sums sums = {0};
-    int letter = 'd', code = DONE;
-    if (row && pk_now() >= batch->tree->deadline)
-        return CANCELLED;
-    pairs.worker = worker;
-    pairs.batch = batch;
-    pairs.contents[0] = contents;
-    pairs.contents[1] = contents + CONTENTS;
-    if (batch->flags & PK_OF_ITEMS) {
-        pairs.directories[0] = batch->directory;
-        pairs.directories[1] = batch->target;
-        pairs.bytes = 0;
-        pairs.sums = &sums;
-        letter = compare_item(&pairs, row);
-    }
+    pairs->bytes = 0;
+    pairs->sums = &sums;
+    const int letter = compare_item(pairs, row);
     if (letter == '?')
         return PK_DEFERRED;
     if (letter == 'd') {
-        code = pk_walk_row(worker, batch, row, &visitor, "", &pairs);
+        const int code = pk_walk_row(pairs->worker, batch, row, &visitor, "", pairs);
         batch->sums[row].directories += batch->flags & PK_OF_ITEMS && code == DONE;
         return code;
     }
@@ -307,4 +334,20 @@ int pk_compare_trees_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     batch->sums[row] = sums;
     atomic_fetch_add_explicit(&batch->work->moved, sums.bytes, memory_order_relaxed);
     return DONE;
+}
+
+int pk_compare_trees_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    if (row && pk_now() >= batch->tree->deadline)
+        return CANCELLED;
+    struct pairs *const pairs = malloc(sizeof *pairs); /* it is large for the stack of a thread */
+    if (pairs == NULL)
+        return PK_DEFERRED;
+    pairs->worker = worker;
+    pairs->batch = batch;
+    pairs->contents[0] = worker->buffer + 2 * LISTED_BYTES;
+    pairs->contents[1] = pairs->contents[0] + CONTENTS;
+    const int code = compare_row(pairs, batch, row);
+    free(pairs);
+    return code;
 }

@@ -1,4 +1,4 @@
-"""``CompareDirectoriesBatch``, a batch of the C backend only: it compares directories that both trees contain."""
+"""``CompareTreesBatch``, a batch of the C backend only: it compares subtrees that both trees contain."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import CompareDirectoriesBatch, DirectoryContentsResult
 from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.walk_batches import CompareTreesBatch, CompareTreesResult
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNERSHIP, SIZE
 from tests.fsio.backend_bench import BackendFactory, done
@@ -36,6 +36,9 @@ def place(tmp_path: Path) -> Path:
 
 
 NAMES = ("full", "empty", "some")
+ALL_LEVELS = 2**32 - 1
+FAR = float(1 << 30)
+"""A deadline that is never over."""
 
 
 def compared(
@@ -45,25 +48,28 @@ def compared(
     names: Sequence[str] = NAMES,
     inodes: Sequence[int] = (),
     **more: Any,
-) -> DirectoryContentsResult:
-    """Compare the directories. ``wanted``: the properties; ``more``: further fields of ``CompareDirectoriesBatch``."""
+) -> CompareTreesResult:
+    """Compare the directories. ``wanted``: the properties; ``more``: further fields of ``CompareTreesBatch``."""
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
-    devices = (os.stat(place).st_dev,) * 2
+    device = os.stat(place).st_dev
     given = {
         "directory": sides[0],
         "target": sides[1],
-        "devices": devices,
+        "device": device,
+        "other_device": device,
         "max_names": 100,
+        "depth": ALL_LEVELS,
+        "deadline": FAR,
         "properties": wanted,
         **more,
     }
     packed = pack_names(map(os.fsencode, names))
     try:
-        batch = CompareDirectoriesBatch(names=packed, inodes=ours, other_inodes=theirs, **given)
-        result: DirectoryContentsResult = done(backend, batch)
+        batch = CompareTreesBatch(names=packed, inodes=ours, other_inodes=theirs, **given)
+        result: CompareTreesResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -72,9 +78,13 @@ def compared(
             os.close(side)
 
 
-def remaining(result: DirectoryContentsResult, row: int = 0) -> dict[str, str]:
-    found = result.remaining.get(row)
-    return dict(zip(map(os.fsdecode, found.names.split(b"/")), found.kinds.decode(), strict=True)) if found else {}
+def remaining(result: CompareTreesResult) -> dict[str, str]:
+    """Return the letters of the remaining items, by their paths."""
+    return {
+        os.fsdecode(group.directory + b"/" + name): chr(kind)
+        for group in result.remaining
+        for name, kind in zip(group.names, group.kinds, strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,9 +95,7 @@ def test_equal_items_are_counted(make_backend: BackendFactory, place: Path, want
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     read = 2 * (1 + 65535 + 200000 + 9) if wanted & CONTENT else 0
     assert result.counts == ItemCounts(files=5, directories=1, links=1, other_items=1, bytes=read)
-    assert remaining(result) == {"inner": "d"} and result.remaining.keys() == {0}
-    inodes = [(place / side / "full/inner").stat().st_ino for side in "ab"]
-    assert [*result.remaining[0].inodes, *result.remaining[0].other_inodes] == inodes
+    assert remaining(result) == {} == result.frontiers
 
 
 def keep_time(path: Path, action: Callable[[], object]) -> None:
@@ -112,8 +120,11 @@ def test_one_different_byte_is_found(make_backend: BackendFactory, place: Path, 
     keep_time(place / "b/full" / name, lambda: flip(place / "b/full" / name, at))
     assert subprocess.run(["cmp", "-s", place / "a/full" / name, place / "b/full" / name], check=False).returncode == 1
     result = compared(make_backend, place, CONTENT | MTIME)
-    assert remaining(result) == {"inner": "d", name: "c"} and result.counts.files == 5
-    assert remaining(compared(make_backend, place, SIZE | MTIME)) == {"inner": "d"}
+    assert remaining(result) == {f"full/{name}": "c"} and result.counts.files == 5
+    (group,) = result.remaining
+    inodes = [(place / side / "full").stat().st_ino for side in "ab"]
+    assert [group.directory_inode, group.other_directory_inode] == inodes
+    assert remaining(compared(make_backend, place, SIZE | MTIME)) == {}
 
 
 def relink(path: Path) -> None:
@@ -138,8 +149,8 @@ def test_different_item_is_returned(
     change(place / "b/full" / name)
     others = (SIZE | MTIME | MODE | OWNERSHIP | CONTENT) & ~wanted & ~(MTIME if wanted != MODE else 0)
     others &= ~(SIZE | CONTENT) if wanted & (SIZE | CONTENT) else others
-    assert remaining(compared(make_backend, place, wanted)) == {"inner": "d"} | {name: "?"}
-    assert remaining(compared(make_backend, place, others)) == {"inner": "d"}
+    assert remaining(compared(make_backend, place, wanted)) == {f"full/{name}": "?"}
+    assert remaining(compared(make_backend, place, others)) == {}
 
 
 def test_different_owners_types_and_names_are_returned(make_backend: BackendFactory, place: Path) -> None:
@@ -150,11 +161,8 @@ def test_different_owners_types_and_names_are_returned(make_backend: BackendFact
     (place / "a/some/0").rename(place / "a/some/1")
     (place / "b/empty/new").touch()
     result = compared(make_backend, place, OWNERSHIP)
-    assert [remaining(result, row) for row in range(3)] == [
-        {"1": "?", "fifo": "?", "inner": "d"},
-        {"new": "?"},
-        {"0": "?", "1": "?"},
-    ]
+    different = ("full/1", "full/fifo", "empty/new", "some/0", "some/1")
+    assert remaining(result) == dict.fromkeys(different, "?") and result.frontiers.keys() == {0, 1, 2}
     assert result.counts == ItemCounts(files=3, directories=1, links=1)
 
 
@@ -165,10 +173,10 @@ def test_times_within_the_modify_window_are_equal(make_backend: BackendFactory, 
                 os.utime(path, ns=(0, moment), follow_symlinks=False)
         if beyond:
             assert len(remaining(compared(make_backend, place, MTIME, modify_window=1))) == 7
-    assert remaining(compared(make_backend, place, MTIME, modify_window=1)) == {"inner": "d"}
+    assert remaining(compared(make_backend, place, MTIME, modify_window=1)) == {}
     assert len(remaining(compared(make_backend, place, MTIME))) == 7
     (place / "b/full/1").touch()
-    assert remaining(compared(make_backend, place, MTIME, modify_window=1)) == {"inner": "d", "1": "?"}
+    assert remaining(compared(make_backend, place, MTIME, modify_window=1)) == {"full/1": "?"}
 
 
 def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, place: Path) -> None:
@@ -185,19 +193,93 @@ def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, pl
         "that of the other side"
     )
     device = os.stat(place).st_dev
-    for devices in ((device + 1, device), (device, device + 1)):
-        assert compared(make_backend, place, 0, ["some"], devices=devices).verdicts.codes[0] == OutcomeCode.SLOW_PATH
+    for side in ("device", "other_device"):
+        other = compared(make_backend, place, 0, ["some"], **{side: device + 1})
+        assert other.verdicts.codes[0] == OutcomeCode.SLOW_PATH
     result = compared(make_backend, place, 0, ["full"], max_names=6)
-    assert result.verdicts.codes[0] == OutcomeCode.SLOW_PATH and not any(result.counts) and not result.remaining
+    assert result.verdicts.codes[0] == OutcomeCode.SLOW_PATH and not any(result.counts) and not result.frontiers
     assert compared(make_backend, place, 0, ["full"], max_names=7).verdicts.codes[0] == OutcomeCode.DONE
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         compared(make_backend, place, 0, ["full", "some"], [1])
 
 
-def test_mount_point_is_returned_undecided(make_backend: BackendFactory, place: Path) -> None:
+def test_mount_point_is_not_entered(make_backend: BackendFactory, place: Path) -> None:
     require_root("mount")
     subprocess.run(["mount", "--bind", place / "b/some", place / "b/full/inner"], check=True)
     try:
-        assert remaining(compared(make_backend, place, CONTENT))["inner"] == "?"
+        assert remaining(compared(make_backend, place, CONTENT)) == {"full/inner": "d"}
     finally:
         subprocess.run(["umount", place / "b/full/inner"], check=True)
+
+
+def deep_pair(place: Path) -> list[str]:
+    """Create equal trees ``a/top`` and ``b/top`` in ``place``: three levels of three directories, each with two files.
+    Return the paths of all items, without ``top`` itself.
+    """
+    for first in "012":
+        for second in "012":
+            (place / "a/top" / first / second).mkdir(parents=True)
+    for directory in [place / "a/top", *(path for path in (place / "a/top").rglob("*") if path.is_dir())]:
+        (directory / "file").write_bytes(b"1")
+        (directory / "link").symlink_to("file")
+    subprocess.run(["cp", "-a", place / "a", place / "b"], check=True)
+    found = subprocess.run(
+        ["find", "top", "-mindepth", "1"], cwd=place / "a", check=True, capture_output=True, text=True
+    )
+    return found.stdout.split()
+
+
+def test_whole_subtree_is_compared(make_backend: BackendFactory, tmp_path: Path) -> None:
+    paths = deep_pair(tmp_path)
+    changed = {"top/1/2/file": "c", "top/0/extra": "?", "top/2/1/link": "?", "top/2/0": "?"}
+    (tmp_path / "b/top/1/2/file").write_bytes(b"2")
+    (tmp_path / "b/top/0/extra").touch()
+    (tmp_path / "a/top/2/1/link").unlink()
+    (tmp_path / "b/top/2/0").chmod(0o711)
+    result = compared(make_backend, tmp_path, CONTENT | MODE, ["top"])
+    assert remaining(result) == changed and bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE])
+    entered = [path for path in paths if not path.startswith("top/2/0")]
+    kinds = [path.rpartition("/")[2] for path in entered]
+    files, links = kinds.count("file"), kinds.count("link") - 1
+    assert result.counts[:3] == (files, len(entered) - files - links - 1, links)
+    (frontier,) = result.frontiers.values()
+    for path, inode in zip(frontier.paths, frontier.inodes, strict=True):
+        assert (tmp_path / "a" / os.fsdecode(path)).stat().st_ino == inode
+    for group in result.remaining:
+        assert (tmp_path / "b" / os.fsdecode(group.directory)).stat().st_ino == group.other_directory_inode
+
+
+def test_time_ends_a_batch_after_its_first_directory(make_backend: BackendFactory, tmp_path: Path) -> None:
+    deep_pair(tmp_path)
+    subprocess.run(["cp", "-a", tmp_path / "a/top", tmp_path / "a/second"], check=True)
+    subprocess.run(["cp", "-a", tmp_path / "b/top", tmp_path / "b/second"], check=True)
+    result = compared(make_backend, tmp_path, CONTENT, ["top", "second"], deadline=0.0)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE, OutcomeCode.CANCELLED])
+    assert remaining(result) == {"top/0": "d", "top/1": "d", "top/2": "d"}
+    assert result.counts == ItemCounts(files=1, links=1, bytes=2)
+
+
+def test_more_levels_than_may_be_open_are_not_entered(make_backend: BackendFactory, tmp_path: Path) -> None:
+    for side in "ab":
+        (tmp_path / side / "top").joinpath(*["d"] * 40).mkdir(parents=True)
+    result = compared(make_backend, tmp_path, CONTENT, ["top"])
+    assert remaining(result) == {"/".join(["top", *["d"] * 32]): "d"} and result.counts == ItemCounts(directories=31)
+
+
+def test_rows_may_be_items_of_any_type(make_backend: BackendFactory, place: Path) -> None:
+    for side in "ab":
+        (place / side / "file").write_bytes(b"same")
+        (place / side / "other").write_bytes(side.encode())
+        (place / side / "link").symlink_to("file")
+        os.mkfifo(place / side / "fifo")
+        (place / side / "turned").symlink_to(side)
+    (place / "a/left").touch()
+    (place / "b/some").chmod(0o711)
+    names = ["full", "empty", "some", "file", "other", "link", "fifo", "turned", "left", "none"]
+    zeros = [0] * len(names)
+    result = compared(make_backend, place, CONTENT | MODE, names, zeros, are_items=True)
+    done, slow = int(OutcomeCode.DONE), int(OutcomeCode.SLOW_PATH)
+    assert [*result.verdicts.codes] == [done, done, slow, done, done, done, done, slow, slow, slow]
+    assert result.differing_rows == [names.index("other")] and result.frontiers == {}
+    read = 2 * (1 + 65535 + 200000 + 9 + 4 + 1)
+    assert result.counts[:5] == (4 + 2, 1 + 2, 1 + 1, 1 + 1, read)
