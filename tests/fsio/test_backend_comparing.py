@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio import identity
 from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import BackendSettings
@@ -283,3 +284,62 @@ def test_rows_may_be_items_of_any_type(make_backend: BackendFactory, place: Path
     assert result.differing_rows == [names.index("other")] and result.frontiers == {}
     read = 2 * (1 + 65535 + 200000 + 9 + 4 + 1)
     assert result.counts[:5] == (4 + 2, 1 + 2, 1 + 1, 1 + 1, read)
+
+
+def names_compared(make_backend: BackendFactory, place: Path, names: Sequence[str], **more: Any) -> CompareTreesResult:
+    """Search directories of ``a`` for items that ``b`` lacks."""
+    inodes = [os.lstat(place / "a" / name).st_ino for name in names]
+    return compared(make_backend, place, 0, names, inodes, are_items=True, compares_names=True, **more)
+
+
+def test_extra_items_of_a_subtree_are_returned(make_backend: BackendFactory, tmp_path: Path) -> None:
+    deep_pair(tmp_path)
+    first, second = tmp_path / "a/top", tmp_path / "b/top"
+    (first / "1/2/new").touch()
+    (first / "0/1/deep/inside").mkdir(parents=True)
+    (first / "2/more").symlink_to("file")
+    (second / "2/missing").touch()  # what only the second side has is ignored
+    (second / "0/2/file").write_bytes(b"other contents")
+    (second / "0/0/file").unlink()
+    (second / "0/0/file").mkdir()  # a copy replaces it
+    subprocess.run(["rm", "-r", second / "1/0"], check=True)
+    (second / "1/0").symlink_to("2")
+    extra = {"top/1/2/new": "F", "top/0/1/deep": "D", "top/2/more": "L", "top/1/0": "?"}
+    result = names_compared(make_backend, tmp_path, ["top"])
+    assert remaining(result) == extra and result.verdicts.codes[0] == OutcomeCode.DONE
+    for group in result.remaining:
+        for name, inode in zip(group.names, group.inodes, strict=True):
+            assert (tmp_path / "a" / os.fsdecode(group.directory + b"/" + name)).lstat().st_ino == inode
+        for side, number in (("a", group.directory_inode), ("b", group.other_directory_inode)):
+            assert (tmp_path / side / os.fsdecode(group.directory)).stat().st_ino == number
+    assert remaining(names_compared(make_backend, tmp_path, ["top"], deadline=0.0)) == {
+        f"top/{each}": "d" for each in "012"
+    }
+
+
+def test_new_directories_are_not_searched_for_extra_items(make_backend: BackendFactory, tmp_path: Path) -> None:
+    """Directories that were created since a time; older ones are searched, also if their ctime is newer."""
+    for side, name in (("a", "old/x"), ("a", "new/x"), ("b", "old"), ("b", "new")):
+        (tmp_path / side / name).mkdir(parents=True)
+    descriptors = [os.open(tmp_path / "a" / name, os.O_RDONLY) for name in ("old", "new")]
+    born = [identity.birth_time(each) for each in descriptors]
+    for each in descriptors:
+        os.close(each)
+    assert all(born), "this file system stores no birth times"
+    for since in (born[0] - 1, born[0], born[1]):
+        result = names_compared(make_backend, tmp_path, ["old", "new"], created_since=since)
+        searched = [name for name, birth in zip(("old", "new"), born, strict=True) if birth <= since]
+        assert remaining(result) == {f"{name}/x": "D" for name in searched}, (since, born)
+
+
+def test_only_directories_are_searched_for_extra_items(make_backend: BackendFactory, place: Path) -> None:
+    (place / "a/link").symlink_to("full")
+    (place / "b/link").symlink_to("full")
+    (place / "a/turned").mkdir()
+    (place / "b/turned").symlink_to("full")
+    result = names_compared(make_backend, place, ["link", "turned", "full"])
+    assert [*result.verdicts.codes] == [OutcomeCode.SLOW_PATH, OutcomeCode.SLOW_PATH, OutcomeCode.DONE]
+    other = compared(
+        make_backend, place, 0, ["full"], [os.stat(place / "a/some").st_ino], are_items=True, compares_names=True
+    )
+    assert other.verdicts.codes[0] == OutcomeCode.SLOW_PATH, "another directory than the listed one"

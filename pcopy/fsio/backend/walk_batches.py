@@ -20,6 +20,10 @@ SUMMED_KINDS = b"fdlpscb"
 """Letters of the types of items, in the order of ``SummedDirectory.kinds``."""
 
 
+ALL_LEVELS = 2**32 - 1
+"""Number of levels below the rows of a batch that may be entered: any number."""
+
+
 class RemainingItems(NamedTuple):
     """Items of one directory that a walk has not processed.
 
@@ -170,8 +174,10 @@ class CompareTreesResult(WalkResult):
     ``counts.bytes`` are those read from both sides. Rows that were not begun because the time was over have the code
     ``CANCELLED``. ``differing_rows`` are the rows that are files which differ only in their contents. In
     ``frontiers``, such files have the letter ``c``. The letter ``d`` stands for a directory that was neither compared
-    nor entered, and ``?`` for an item that is missing on one side, differs, or cannot be compared by the batch. The
-    inode numbers of remaining items are 0.
+    nor entered, and ``?`` for an item that is missing on one side, differs, or cannot be compared by the batch.
+
+    If only names are compared, ``?`` stands for a directory of the first side that is an item of another type on the
+    second one, and items that only the first side has have the letter of their type as a capital.
     """
 
     differing_rows: Sequence[int] = ()
@@ -192,6 +198,11 @@ class CompareTreesBatch(WalkBatch[CompareTreesResult]):
         are_items: True if the rows are items of any type, which are compared themselves first. The arrays of inode
             numbers are overwritten then. An item that differs, or that the batch cannot compare, has the code
             ``SLOW_PATH``.
+        compares_names: True if only names and types are compared: then the first side is the target of a copy, and
+            items that only the second side has are ignored. The rows are directories of the first side with these
+            ``inodes``, and ``are_items`` is True.
+        created_since: if only names are compared, directories of the first side that were created after this time
+            (nanoseconds since 1970) count as equal, with everything below them.
     """
 
     target: int
@@ -200,6 +211,8 @@ class CompareTreesBatch(WalkBatch[CompareTreesResult]):
     properties: int
     modify_window: int = 0
     are_items: bool = False
+    compares_names: bool = False
+    created_since: int = 2**63 - 1
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:

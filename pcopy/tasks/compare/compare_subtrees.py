@@ -14,7 +14,7 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, column_of_zeros, pack_names
-from pcopy.fsio.backend.walk_batches import CompareTreesBatch, CompareTreesResult, RemainingItems
+from pcopy.fsio.backend.walk_batches import ALL_LEVELS, CompareTreesBatch, CompareTreesResult, RemainingItems
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import DIRECTORY, FILE
@@ -32,8 +32,6 @@ from pcopy.walk.listing import NAMES_PER_BATCH
 
 _CONTENTS = ord("c")
 """Letter with which the backend reports a regular file that differs only in its contents."""
-_ALL_LEVELS = 2**32 - 1
-"""Number of levels below the rows of a batch that the backend may enter: any number."""
 
 
 class UncomparedItems(NamedTuple):
@@ -59,14 +57,14 @@ class ComparedRows(NamedTuple):
 def may_compare_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may compare everything in and below the directory ``place``. That is so if Python need
     not examine the items (no filter, extended attributes or report of equal items), and if no file system is mounted
-    there.
+    there or below.
     """
     wanted, options = rank.program_options(CompareOptions).compare, rank.options
     if not enters_several_per_call(rank) or rank.shared_instance(JobFilter).has_filters:
         return False
     if wanted & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
         return False
-    return not any(rank.sources[side].expected_mounts.has_expected_mount_at_or_in(place.path) for side in SIDES)
+    return not any(rank.sources[side].expected_mounts.has_expected_mount_at_or_below(place.path) for side in SIDES)
 
 
 def compare_subtrees(
@@ -97,7 +95,7 @@ def compare_subtrees(
         numbers[0],
         rank.source_device(sides[0]) or 0,
         NAMES_PER_BATCH - 1,
-        _ALL_LEVELS,
+        ALL_LEVELS,
         call_deadline(rank),
         second,
         numbers[1],

@@ -23,12 +23,22 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Container, Mapping
+from array import array
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ListNamesResult, StatNamesBatch
-from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.columns import (
+    MODE_COLUMN,
+    BatchOutcomeColumns,
+    OutcomeCode,
+    column_of_zeros,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.backend.directory_batches import FAR_FUTURE_TIME
+from pcopy.fsio.backend.walk_batches import ALL_LEVELS, CompareTreesBatch, RemainingItems
 from pcopy.fsio.directories import DirectoriesBelowRoot, is_directory_empty, list_names_in_directory
 from pcopy.fsio.identity import ItemIdentity, birth_time
 from pcopy.fsio.problem import Problem
@@ -38,7 +48,8 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
+from pcopy.tasks.base.sibling_directories import call_deadline, directory_slices_per_task, enters_several_per_call
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task, spawn_finish_dir_task_once
 from pcopy.tasks.files.existing import item_status_or_none
 from pcopy.tasks.remove.ledger import NO_WAITER
@@ -63,6 +74,9 @@ EMPTY_SOURCE_TEXT = (
     "nothing was deleted: the source is empty; --delete-all deletes the contents of the target even then"
 )
 """Message if the top directory of the source has no items: probably a file system is not mounted there."""
+
+_DIRECTORY, _UNKNOWN = b"d?"
+"""Type letters of a directory, and of an item of a type that has to be looked up."""
 
 _NO_DIRECTORY_ERRNOS = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT)
 """Errors of opening a target directory that mean that it no longer exists, so that nothing in it is to be deleted."""
@@ -132,7 +146,8 @@ class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=Fa
                 kinds = dict(
                     zip(unpack_names(in_source.names, in_source.name_count), in_source.listed.kinds, strict=True)
                 )
-                has_extra = _spawn_deletions(rank, result, sides, in_target.listed, kinds)
+                has_extra, below = _spawn_deletions(rank, result, sides, in_target.listed, kinds)
+                yield from _compare_subdirectories(rank, result, sides, below)
         except Problem as problem:
             _report_uncompared_directory(rank, result, self.place, problem)
             return
@@ -186,9 +201,10 @@ class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=Fa
             names[row]: _type_letter_of_mode(modes[row]) for row in verdicts.rows_with_code(OutcomeCode.DONE)
         }
         listed = ListNamesResult(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
-        if _spawn_deletions(
-            rank, result, _OpenSourceAndTarget(self.place, source, target), listed, source_kinds
-        ) and not is_only_counting(rank):
+        sides = _OpenSourceAndTarget(self.place, source, target)
+        has_extra, below = _spawn_deletions(rank, result, sides, listed, source_kinds)
+        yield from _compare_subdirectories(rank, result, sides, below)
+        if has_extra and not is_only_counting(rank):
             spawn_finish_dir_task_once(rank, result, self.place, result.phase)
 
 
@@ -372,9 +388,9 @@ def _spawn_deletions(
     sides: _OpenSourceAndTarget,
     listed: ListNamesResult,
     source_kinds: Mapping[bytes, int],
-) -> bool:
-    """Spawn tasks that delete the extra names of a target directory, and tasks that compare the sub-directories that
-    both sides have. Return True if any name is to be deleted.
+) -> tuple[bool, list[tuple[bytes, int]]]:
+    """Spawn tasks that delete the extra names of a target directory. Return True if any name is to be deleted, and the
+    sub-directories that both sides have: their names, and their inode numbers in the target.
 
     A name is extra if the source lacks it, or if it is a directory and the source has an item of another type with that
     name.
@@ -389,24 +405,136 @@ def _spawn_deletions(
         extra, below = _extra_and_common_rows(rank, sides, names, listed.kinds, source_kinds)
     except Problem as problem:
         _report_uncompared_directory(rank, result, place, problem)
-        return False
-    for row in below:
-        target_id = ItemIdentity(place.target_id.mount_code, listed.inodes[row])
-        path = os.path.join(place.path, names[row])
-        result.spawn_task(
-            DeleteExtraItems(Place(place.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)),
-            SCAN_COST,
-            expands=True,
-        )
+        return False, []
+    common = [(names[row], listed.inodes[row]) for row in below]
     if not extra:
-        return False
+        return False, common
     directory = place._replace(source_id=place.target_id, target_id=NO_DIRECTORY_IDENTITY)
     packed, kinds = pack_names(names[row] for row in extra), bytes(listed.kinds[row] for row in extra)
     inodes = b"".join(listed.inodes[row : row + 1].tobytes() for row in extra)
     result.spawn_task(
         RemoveNamedItems(directory, NO_WAITER, packed, kinds, inodes), len(extra) * CALL_COST, expands=True
     )
-    return True
+    return True, common
+
+
+def _may_compare_subtrees(rank: Rank, place: Place) -> bool:
+    """Return True if the backend may compare the names in and below the directories ``place`` of source and target.
+    That is so if no filter selects directories, no link is followed, and no file system is mounted there or below.
+    """
+    if (
+        not enters_several_per_call(rank)
+        or rank.copy_options.dereference
+        or rank.shared_instance(JobFilter).has_filters
+    ):
+        return False
+    below_target = rank.path_below_target(place.root, place.path)
+    return not (
+        rank.sources[place.root].expected_mounts.has_expected_mount_at_or_below(place.path)
+        or rank.targets[place.root].expected_mounts.has_expected_mount_at_or_below(below_target)
+    )
+
+
+def _compare_subdirectories(
+    rank: Rank, result: TaskResult, sides: _OpenSourceAndTarget, below: Sequence[tuple[bytes, int]]
+) -> TaskSteps:
+    """Compare sub-directories that source and target have, with everything below them, by one call of the backend, and
+    spawn tasks that delete what only the target has. Spawn tasks for the sub-directories that the backend has not
+    entered.
+
+    Args:
+        sides: the directory that contains them.
+        below: their names, and their inode numbers in the target.
+    """
+    place = sides.place
+    if below and _may_compare_subtrees(rank, place):
+        names, inodes = zip(*below, strict=True)
+        batch = CompareTreesBatch(
+            sides.target,
+            pack_names(names),
+            array("Q", inodes),
+            rank.target_device(place),
+            NAMES_PER_BATCH - 1,
+            ALL_LEVELS,
+            call_deadline(rank),
+            sides.source,
+            column_of_zeros("Q", len(names)),
+            rank.source_device(place) or 0,
+            0,
+            are_items=True,
+            compares_names=True,
+            created_since=rank.job.began or FAR_FUTURE_TIME,
+        )
+        compared = yield from rank.execute_batch(batch)
+        for group in compared.remaining:
+            _delete_remaining_items(rank, result, place, group)
+        codes = compared.verdicts.codes
+        _spawn_name_tasks(
+            rank,
+            result,
+            place,
+            [each for each, code in zip(below, codes, strict=True) if code == OutcomeCode.CANCELLED],
+        )
+        below = [each for each, code in zip(below, codes, strict=True) if code == OutcomeCode.SLOW_PATH]
+    _spawn_directory_tasks(result, place, below)
+
+
+def _spawn_directory_tasks(result: TaskResult, place: Place, below: Sequence[tuple[bytes, int]]) -> None:
+    """Spawn a task for each of the sub-directories ``below`` of ``place``, given by names and inode numbers in the
+    target.
+    """
+    for name, inode in below:
+        target_id = ItemIdentity(place.target_id.mount_code, inode)
+        path = os.path.join(place.path, name)
+        result.spawn_task(
+            DeleteExtraItems(Place(place.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)),
+            SCAN_COST,
+            expands=True,
+        )
+
+
+def _spawn_name_tasks(rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int]]) -> None:
+    """Spawn tasks, each for several of the sub-directories ``below`` of ``place``, given by names and inode numbers in
+    the target.
+    """
+    for share in directory_slices_per_task(rank, len(below)):
+        names, inodes = zip(*below[share], strict=True)
+        task = DeleteExtraNames(place, pack_names(names), b"d" * len(names), pack_numbers([*inodes]))
+        result.spawn_task(task, len(names) * SCAN_COST, expands=True)
+
+
+def _delete_remaining_items(rank: Rank, result: TaskResult, parent: Place, group: RemainingItems) -> None:
+    """Spawn tasks that delete those items of a directory that only the target has, as the backend has found, and tasks
+    for the sub-directories that it has not entered. ``parent`` contains the rows of the batch.
+    """
+    target_id = ItemIdentity(parent.target_id.mount_code, group.directory_inode)
+    path = os.path.join(parent.path, group.directory)
+    place = Place(parent.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)
+    try:
+        sides = _open_source_and_target(rank, result, place)
+    except Problem as problem:
+        _report_uncompared_directory(rank, result, place, problem)
+        return
+    if sides is None:
+        return
+    rows = range(len(group.names))
+    not_entered = [row for row in rows if group.kinds[row] == _DIRECTORY]
+    _spawn_name_tasks(rank, result, sides.place, [(group.names[row], group.inodes[row]) for row in not_entered])
+    examined = [row for row in rows if group.kinds[row] != _DIRECTORY]
+    names = [group.names[row] for row in examined]
+    kinds = bytes(group.kinds[row] for row in examined)
+    source_kinds = {name: _UNKNOWN for name, kind in zip(names, kinds, strict=True) if kind == _UNKNOWN}
+    listed = ListNamesResult(
+        BatchOutcomeColumns(1),
+        pack_names(names),
+        len(names),
+        kinds.replace(b"?", b"d").lower(),
+        array("Q", [group.inodes[row] for row in examined]),
+    )
+    has_extra, below = _spawn_deletions(rank, result, sides, listed, source_kinds)
+    _spawn_directory_tasks(result, sides.place, below)
+    if has_extra and not is_only_counting(rank):
+        spawn_finish_dir_task(rank, result, sides.place, result.phase)
 
 
 def _is_spelling_of_source_name(

@@ -56,6 +56,9 @@
 #define PK_OF_CONTENT 128
 /* Another flag: the rows are items of any type, which are compared first. */
 #define PK_OF_ITEMS 65536
+/* Another flag: only names and types of items are compared; directories that are on both sides are entered. The first side
+ * is the target of a copy. What only the second side has is ignored, and what only the first side has remains. */
+#define PK_OF_NAMES 131072
 
 /* The system call that each row of PK_TRY makes, in the field "flags":
  * ``pcopy.fsio.backend.batches.BenchmarkOperation``. */
@@ -117,7 +120,8 @@ typedef struct {
  * itself. */
 typedef struct {
     uint64_t source_device, target_device, shunned_device, shunned_inode;
-    int64_t touched;      /* items in the target that have changed since then are deferred */
+    int64_t touched;      /* items in the target that have changed since then are deferred; PK_OF_NAMES: directories that
+                           * were created since then are ignored */
     int64_t window;
     uint32_t user;        /* effective user id of this process */
     int most;             /* a directory with this many or more names is deferred; of PK_FINISH: directories of a row */

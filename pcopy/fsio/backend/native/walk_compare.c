@@ -183,6 +183,15 @@ static int compare_statuses(struct pairs *pairs, const char *name, const struct 
     }
 }
 
+/* Compare the types of listed items of the same name; 0: the item is missing on this side. Return as `compare`. Items that
+ * only the first side has have the letters of their types, as capitals. */
+static int compare_types(int kind, int other)
+{
+    if (kind && !other)
+        return kind + 'A' - 'a';
+    return kind != 'd' ? 0 : other == 'd' ? 'd' : '?';
+}
+
 /* Compare two listed items of the same name, of these types. Return 0 if they are equal, 'd' for directories (which are
  * compared when they are entered), 'c' for files that differ only in their contents, or '?' if the slow path has to compare
  * them. */
@@ -208,14 +217,18 @@ static int compare_all(pk_walk *walk, struct pairs *pairs, pk_listed *listed)
         const int order = one == end ? 1 : other == other_end ? -1 : by_name(one, other);
         const char *const name = (order > 0 ? other : one)->name;
         uint8_t *const kind = order > 0 ? NULL : &listed->all.kinds[one->index];
+        const uint64_t inode = kind != NULL ? listed->all.inodes[one->index] : 0;
+        const int other_kind = order >= 0 ? pairs->other.all.kinds[other->index] : 0;
         int letter = '?';
-        if (!order && !atomic_load_explicit(is_cancelled, memory_order_relaxed))
-            letter = compare(pairs, name, *kind, pairs->other.all.kinds[other->index]);
+        if (pairs->batch->flags & PK_OF_NAMES)
+            letter = compare_types(kind != NULL ? *kind : 0, other_kind);
+        else if (!order && !atomic_load_explicit(is_cancelled, memory_order_relaxed))
+            letter = compare(pairs, name, *kind, other_kind);
         if (letter == 'd')
             pairs->inodes[one->index] = pairs->other.all.inodes[other->index];
         else if (kind != NULL)
             *kind = '-';
-        if (letter && letter != 'd' && pk_remain(walk, walk->levels, name, letter, 0))
+        if (letter && letter != 'd' && pk_remain(walk, walk->levels, name, letter, inode))
             return -1;
         one += order <= 0;
         other += order >= 0;
@@ -241,15 +254,37 @@ static int open_other(pk_walk *walk, pk_level *level, struct pairs *pairs)
         !pk_is_directory(walk->worker, level->other, level->other_inode, walk->batch->tree->target_device, &status) ||
         looks_removed(&pairs->other, &status))
         return 'd';
-    return walk->levels && !are_alike(walk->batch, &level->status, &status) ? '?' : 0; /* a row was compared before */
+    if (walk->batch->flags & PK_OF_NAMES || !walk->levels) /* a row was compared before */
+        return 0;
+    return are_alike(walk->batch, &level->status, &status) ? 0 : '?';
+}
+
+/* Return true if a directory of the target was created after the job began, so that it has nothing that the source lacks.
+ * Its ctime is not older than it is. */
+static int was_created_by_job(const pk_walk *walk, const pk_level *level)
+{
+    const int64_t began = walk->batch->tree->touched;
+    struct statx status;
+    int64_t changed, born;
+    if (!(walk->batch->flags & PK_OF_NAMES) || (in_nanoseconds(level->status.st_ctim, &changed) && changed <= began))
+        return 0;
+    doing(walk->worker, OP_STAT);
+    if (pk_statx(level->descriptor, "", AT_EMPTY_PATH, STATX_BTIME, &status) || !(status.stx_mask & STATX_BTIME))
+        return 0;
+    const struct timespec birth = {status.stx_btime.tv_sec, status.stx_btime.tv_nsec};
+    return in_nanoseconds(birth, &born) && born > began;
 }
 
 static int compare_names(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     struct pairs *const pairs = walk->data;
     const uint64_t before = pairs->bytes = walk->sums.bytes;
-    const int letter = open_other(walk, level, pairs);
     struct stat status;
+    if (was_created_by_job(walk, level)) {
+        memset(listed->all.kinds, '-', (size_t)listed->number);
+        return 0;
+    }
+    const int letter = open_other(walk, level, pairs);
     if (letter)
         return letter;
     if (!listed->number) {
@@ -310,8 +345,10 @@ static int compare_item(struct pairs *pairs, uint32_t row)
         return '?';
     if (!(batch->flags & PK_OF_ITEMS))
         return 'd';
-    batch->given.inode[row] = status[0].st_ino;
     batch->wanted.inode[row] = status[1].st_ino;
+    if (batch->flags & PK_OF_NAMES)
+        return 'd';
+    batch->given.inode[row] = status[0].st_ino;
     return compare_statuses(pairs, name, status);
 }
 
