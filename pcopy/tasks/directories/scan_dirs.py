@@ -155,7 +155,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         """
         place = self.place
         in_bulk = result.phase == Phase.COPY and not rank.throttle.is_on
-        target = open_target_for_batch(rank, place, names) if in_bulk else None
+        target = open_target_for_batch(rank, place, names, with_subtrees=True) if in_bulk else None
         if target is None:
             return None
         try:

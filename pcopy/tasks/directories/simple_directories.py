@@ -22,11 +22,13 @@ from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.walk.listing import NAMES_PER_BATCH
 
 
-def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> int | None:
+def open_target_for_batch(
+    rank: Rank, place: Place, names: Sequence[bytes], *, with_subtrees: bool = False
+) -> int | None:
     """Return a descriptor of the target directory of ``place`` if the backend may process its subdirectories ``names``
-    in a batch; else None.
+    in a batch; else None. ``with_subtrees`` is True if it also processes what is below them.
     """
-    if not _may_process_directories_in_batch(rank, place, names):
+    if not _may_process_directories_in_batch(rank, place, names, with_subtrees=with_subtrees):
         return None
     try:
         target = rank.open_target_directory(place)
@@ -37,9 +39,10 @@ def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> i
     return None if rank.storage is not None and rank.storage.per_file_devices else target
 
 
-def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
+def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[bytes], *, with_subtrees: bool) -> bool:
     """Return True if nothing that is known before the directories are opened, such as an option or a mount point,
-    requires that the subdirectories ``names`` of ``place`` are processed one by one.
+    requires that the subdirectories ``names`` of ``place`` (and those below, ``with_subtrees``) are processed one by
+    one.
     """
     job, options = rank.job, rank.copy_options
     if (
@@ -64,9 +67,10 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
         (rank.targets[place.root].expected_mounts, rank.path_below_target(place.root, place.path)),
     )
     return not any(
-        side.has_expected_mount_at_or_in(os.path.join(path, name))
+        has_mount(os.path.join(path, name))
         for side, path in sides
         if side.has_any_expected_mount
+        for has_mount in (side.has_expected_mount_at_or_below if with_subtrees else side.has_expected_mount_at_or_in,)
         for name in names
     )
 
