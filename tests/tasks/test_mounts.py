@@ -84,6 +84,24 @@ def test_source_directory_unmounted_during_the_job_fails(
     assert (copied.totals.found, copied.totals.failed) == (3, 1)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_mount_deep_in_a_new_subtree_is_expected(area: Path, other: Path, side: str) -> None:
+    """The directories above the mount are not copied by one call of the backend, which does not know the mount."""
+    source, target = area / "source", area / "target"
+    write(source / "a/b/c/m/below", b"not to be copied")
+    write(source / "a/z", b"content")
+    (target / "a/b/c/m" if side == "target" else target).mkdir(parents=True)
+    bound = Bound(other, area / side / "a/b/c/m")
+    try:
+        copied = copy(root_of(source, target), before=at(b"", bound))
+    finally:
+        bound.unmount()
+    (failure,) = copied.failures
+    assert failure[:3] == (bytes(area / side / "a/b/c/m"), "open", errno.ESTALE)
+    assert not list((target / "a/b/c/m").glob("*"))
+    assert (target / "a/z").read_bytes() == b"content"
+
+
 def test_nothing_is_written_below_an_unmounted_target(trees: tuple[Path, Path], other: Path) -> None:
     source, target = trees
     bound = Bound(other, target / "m")
