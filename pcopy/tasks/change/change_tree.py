@@ -36,6 +36,7 @@ from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.sibling_directories import (
     MAX_TASK_SECONDS,
+    call_deadline,
     directory_slices_per_task,
     enters_several_per_call,
     problem_of_replaced_directory,
@@ -63,8 +64,6 @@ divided into tasks.
 """
 ALL_LEVELS = 2**32 - 1
 """A number of levels of directories that no tree has."""
-MAX_SECONDS_WHILE_IDLE = 0.005
-"""Seconds after which one call of the backend begins no more items if other ranks may be idle."""
 
 _REPLACED_LETTER, _WAITING_LETTER, _UNKNOWN_LETTER, _DIRECTORY_LETTER = b"!x?d"
 """Letters of items that the backend has not changed (``ChangeTreesBatch``)."""
@@ -268,7 +267,7 @@ class _TreeChanger:
             rank.source_device(parent) or 0,
             MAX_NAMES_IN_SUBTREE,
             ALL_LEVELS,
-            time.monotonic() + (MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE),
+            call_deadline(rank),
             kinds,
             intent.modes,
             intent.directory_modes,
