@@ -194,8 +194,9 @@ def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, pl
         "that of the other side"
     )
     device = os.stat(place).st_dev
-    for side in ("device", "other_device"):
-        other = compared(make_backend, place, 0, ["some"], **{side: device + 1})
+    others: tuple[dict[str, Any], ...] = ({"device": device + 1}, {"other_device": device + 1})
+    for fields in others:
+        other = compared(make_backend, place, 0, ["some"], **fields)
         assert other.verdicts.codes[0] == OutcomeCode.SLOW_PATH
     result = compared(make_backend, place, 0, ["full"], max_names=6)
     assert result.verdicts.codes[0] == OutcomeCode.SLOW_PATH and not any(result.counts) and not result.frontiers

@@ -32,9 +32,9 @@ class RemainingItems(NamedTuple):
         directory_inode: inode number of the directory.
         names: names of the items.
         inodes: inode numbers that the directory lists for them.
-        kinds: a letter for each item: ``d`` for a directory that was not entered, ``?`` for an item that the batch
-            cannot process, ``c`` for files that differ only in their contents, ``!`` for an item whose name was taken
-            by another item meanwhile.
+        kinds: a letter for each item: ``d`` for a directory that was not entered, ``c`` for files that differ only in
+            their contents, ``!`` for an item whose name was taken by another item meanwhile, ``?`` for other items that
+            the batch cannot process, or one that the type of batch defines.
         other_directory_inode: inode number of the directory on the second side, if two sides are compared.
     """
 

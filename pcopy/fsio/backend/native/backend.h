@@ -151,11 +151,12 @@ typedef struct {
 } pk_memory;
 
 /* What a walk of a subtree leaves to the caller: items, each with the number of its parent and a letter. The letter is d
- * for a directory that was not entered, otherwise one of those of pk_directory. A number is an index of `parents`, `inodes`
- * and `names`, which describe the directories that were entered and in which or below which something remains; number 0 is
- * the directory of the row. (PK_SUM_UP numbers all directories.) Other letters of PK_CHANGE: x for a directory that was
- * entered and must be changed after all below it; those of pk_list for items that were not begun because the time was
- * over. */
+ * for a directory that was not entered, c for files that differ only in their contents, ! for a name that another item took
+ * meanwhile, ? for other items for the slow path. A number is an index of `parents`, `inodes` and `names`, which describe
+ * the directories that were entered and in which or below which something remains; number 0 is the directory of the row.
+ * (PK_SUM_UP numbers all directories.) Other letters of PK_CHANGE: x for a directory that was entered and must be changed
+ * after all below it; those of pk_list for items that were not begun because the time was over. Of PK_COMPARE_TREES with
+ * PK_OF_NAMES: the letters of pk_list, as capitals, for items that only the first side has. */
 typedef struct {
     uint32_t entered, left;                          /* numbers of these directories, and of the items that remain */
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
@@ -182,10 +183,7 @@ typedef struct {
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of walks: d for a
-                           * directory that was processed itself and whose contents remain, ? for an item for the slow
-                           * path, c for files that differ only in their contents, ! for a name that another item took
-                           * meanwhile */
+    uint8_t *kinds;       /* of PK_LOOK: letters of types, as of pk_list */
     uint64_t *inodes;     /* inode numbers that the directory lists */
     pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero; of PK_SUM_UP: a pk_summed for each
                            * directory that was entered */

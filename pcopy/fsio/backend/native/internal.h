@@ -163,9 +163,6 @@ uint8_t pk_letter_of(uint32_t mode);
 int pk_open_whole(pk_worker *worker, int around, const char *name);
 int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device, struct stat *status);
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
-/* Add an item to those that remain to be processed in a directory, with a letter that says why (kinds in
- * pk_directory). The caller has allocated enough memory for its name of `length` bytes. */
-void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode);
 /* Read the status of an item into a row of those columns that exist, and its mode into *mode. Return 0, or -1 with
  * errno set; EOVERFLOW means that 64 bits cannot hold a time in nanoseconds. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);

@@ -1,5 +1,4 @@
-/* Listing of directories: part by part for large ones, or completely for those that are processed as a whole. Also
- * the list of items that remain to be processed in a directory. */
+/* Listing of directories: part by part for large ones, or completely for those that are processed as a whole. */
 #include "internal.h"
 
 #include <dirent.h>
@@ -135,14 +134,4 @@ int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int 
     const int kept = drop_repeated(names, &used, number, all);
     names[used] = '\0';
     return kept;
-}
-
-void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode)
-{
-    if (found->left)
-        found->names[found->names_size++] = '/';
-    memcpy(found->names + found->names_size, name, length);
-    found->names_size += length;
-    found->inodes[found->left] = inode;
-    found->kinds[found->left++] = (uint8_t)letter;
 }

@@ -81,7 +81,7 @@ int pk_append(pk_memory *memory, const void *data, size_t size);
  * had none; or NOT_NUMBERED if there is no memory. */
 uint32_t pk_number_of(pk_walk *walk, uint32_t at);
 /* Leave a name of the directory level[at] to the caller. `letter` says why: d for a directory that was not entered; the
- * others are those of pk_directory. Return 0, or -1 if there is no memory. */
+ * others are those of pk_frontier. Return 0, or -1 if there is no memory. */
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);
 /* List an open directory; `names` has room for LISTED_BYTES. Return 0, or -1 if it has to be left to the caller. */
 int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *listed);
