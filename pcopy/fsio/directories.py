@@ -36,6 +36,11 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O
 
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
+_MAX_LEVELS_UP = 1000
+"""Largest number of levels between two directories of which one is opened through the other: a path of one system call
+has up to 4095 bytes.
+"""
+
 MAX_CACHED_DIRECTORIES = 128
 """Largest number of descriptors cached per side (source and target); fewer if the limit of open files (RLIMIT_NOFILE)
 is low.
@@ -292,8 +297,11 @@ class DirectoriesBelowRoot:
         self._checks_mounts = expected_mounts is not None
         self.expected_mounts = ExpectedMounts(base, expected_mounts or {}, on_source=on_source, one_host=one_host)
         self._on_source = on_source
+        self._follows_links = followed_links is not None
         self._flags = _OPEN_FLAGS if followed_links is None else _OPEN_FLAGS & ~os.O_NOFOLLOW
         self._cache = cache if cache is not None else DirectoryCache()
+        self._last = b""
+        """Path of the directory that was opened last."""
         self._devices_with_other_inodes: set[int | None] = set()
         """The st_dev of file systems whose listings show other inode numbers than stat(2)."""
         self.preserves_atime = on_source
@@ -308,45 +316,58 @@ class DirectoriesBelowRoot:
         ``OPEN_DIRECTORIES_PER_TASK`` other directories. Raise ``Problem`` if ``path`` is no directory, or if it is
         certainly not the directory with ``identity`` (None: any).
         """
+        if (
+            identity is not None
+            and path
+            and self._last.startswith(path + b"/")
+            and not (self._follows_links or self.expected_mounts.has_any_expected_mount)
+        ):
+            self._open_from_below(path, identity, self._last)
         entry = self._cached_or_opened_directory(path)
         if identity is not None and identity.compare_with_identity(entry[1]) is IdentityComparison.OTHER:
             self.discard_directory(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         self._cache.pins.keep_descriptor_open_for_task(entry[0])
+        self._last = path
         return entry[0]
 
     def open_parent(self, path: bytes, identity: ItemIdentity, child: bytes) -> int:
         """Return the descriptor of the directory ``path``, which contains the directory ``child`` (a path), as ``open``
-        does.
-
-        If only ``child`` is in the cache, the directory is opened through it, so that the cost does not depend on the
-        depth. The result is used only if it is the directory with ``identity``, on the mount of ``child``: ``child``
-        may have been moved.
+        does. If only ``child`` is in the cache, the directory is opened through it.
         """
-        below = self._cache.get(self._root_number, child)
-        if path and below is not None and self._cache.get(self._root_number, path) is None:
-            self._open_through_child(path, identity, below)
+        if path:
+            self._open_from_below(path, identity, child)
         return self.open(path, identity)
 
-    def _open_through_child(self, path: bytes, identity: ItemIdentity, child: _CacheEntry) -> None:
-        """Open the parent directory of ``child`` and add it to the cache as the directory ``path``, if it is the
-        directory with ``identity``.
+    def _open_from_below(self, path: bytes, identity: ItemIdentity, below: bytes) -> None:
+        """Open the directory ``path`` through the cached directory ``below``, which lies below it, and add it to the
+        cache, so that the cost does not depend on the depth. Do nothing if ``path`` is in the cache.
+
+        The result is used only if it is the directory with ``identity``, on the mount of ``below``: that one may have
+        been moved.
         """
+        root, levels = self._root_number, below.count(b"/", len(path))
+        start = self._cache.get(root, below)
+        if start is None or levels > _MAX_LEVELS_UP or self._cache.get(root, path) is not None:
+            return
         try:
-            opened = self._open_child_directory(child[0], b"..")
+            opened = self._open_child_directory(start[0], b"/".join([b".."] * levels))
         except OSError:
             return
         try:
             status = os.fstat(opened)
+            mark = b"" if self._on_source else identity_mark_of(opened, created_by_job=True)
+            found = ItemIdentity(identity.mount_code, status.st_ino, mark)
             is_same = (
                 status.st_ino == identity.inode
                 and status.st_dev == self.mount_codes.device_of_mount_code(identity.mount_code)
-                and mount_id_of(opened) == mount_id_of(child[0])
+                and mount_id_of(opened) == mount_id_of(start[0])
+                and identity.compare_with_identity(found) is not IdentityComparison.OTHER
             )
         except OSError:
             is_same = False
-        if is_same and self._on_source:
-            self._cache.add(self._root_number, path, (opened, ItemIdentity(identity.mount_code, status.st_ino)))
+        if is_same:
+            self._cache.add(root, path, (opened, found))
         else:
             close_ignoring_errors(opened)
 

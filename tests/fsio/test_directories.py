@@ -20,7 +20,7 @@ from pcopy.fsio.directories import (
     PinnedDescriptors,
     TaskDescriptors,
 )
-from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.identity import ItemIdentity, identity_mark_of
 from pcopy.fsio.problem import Problem
 from tests.support.users import as_user, require_root
 
@@ -347,6 +347,7 @@ def test_parent_is_opened_through_its_child(directories: DirectoriesBelowRoot, a
     parent = directories.open_parent(b"a/b", identity, b"a/b/c")
     assert inode(parent) == identity.inode and open_descriptors() == before + 1
     assert directories.open_parent(b"a/b", identity, b"a/b/c") == directories.open(b"a/b") == parent
+    directories.open(b"")
     with pytest.raises(Problem):
         directories.open_parent(b"a", ItemIdentity(7, (area / "renamed").stat().st_ino), b"a/absent")
 
@@ -359,6 +360,34 @@ def test_moved_child_does_not_lead_to_its_new_parent(directories: DirectoriesBel
     before = open_descriptors()
     assert inode(directories.open_parent(b"a/b", identity, b"a/b/c")) == identity.inode
     assert open_descriptors() == before + 2, "a and a/b are open"
+
+
+@pytest.mark.parametrize("levels", [1, 3, 40, 400])
+@pytest.mark.parametrize("on_source", [True, False])
+def test_directory_above_the_last_one_is_opened_through_it(
+    directory: int, area: Path, levels: int, on_source: bool
+) -> None:
+    """That is so although a directory between the top and it was renamed."""
+    path = b"top/upper" + b"/d" * levels
+    (area / os.fsdecode(path)).mkdir(parents=True)
+    directories = DirectoriesBelowRoot(directory, 7, on_source=on_source)
+    upper = directories.open(b"top/upper")
+    status = os.fstat(upper)
+    identity = ItemIdentity(7, status.st_ino, b"" if on_source else identity_mark_of(upper, created_by_job=True))
+    directories.open(path)
+    for each in (b"top/upper", b"top"):
+        directories.discard_directory(each)
+    (area / "top").rename(area / "renamed")
+    before = open_descriptors()
+    assert inode(directories.open(b"top/upper", identity)) == status.st_ino
+    assert open_descriptors() == before + (levels < MAX_CACHED_DIRECTORIES), (
+        "the cache closes another one if it is full"
+    )
+    directories.discard_directory(b"top/upper")
+    with pytest.raises(Problem) as caught:
+        directories.open(b"top/upper", identity._replace(inode=status.st_ino + 1))
+    assert caught.value.errno == errno.ENOENT
+    directories.close()
 
 
 @pytest.mark.parametrize(("code", "is_same_inode"), [(7, False), (8, True)])
