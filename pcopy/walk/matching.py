@@ -160,9 +160,15 @@ def types_if_only_types_tested(tree: ExpressionTree) -> bytes | None:
     """If ``tree`` tests nothing but the type of items, return the letters of the types that fulfil it, or b"" if any
     type does. Otherwise return None.
     """
-    if tree == ("true",):
+    letters: set[int] | None = None
+    for each in _conjuncts(tree):
+        if each[0] == "type":
+            letters = {*each[1]} if letters is None else letters.intersection(each[1])
+        elif each not in (("true",), ("print",)):
+            return None
+    if letters is None:
         return b""
-    return bytes({*tree[1]}) if tree[0] == "type" else None
+    return bytes(sorted(letters)) or None
 
 
 def _conjuncts(tree: ExpressionTree) -> Iterable[ExpressionTree]:
@@ -254,12 +260,10 @@ def _make_name_test(pattern: bytes, folds: bool) -> CompiledItemTest:
 
 
 def _basename(name: bytes) -> bytes:
-    """Return the last component of ``name``. Only a PATH of the command line, which counts as an item, may have
-    several.
+    """Return the last component of ``name``. Only a PATH of the command line, which counts as an item, may end with a
+    slash.
     """
-    if b"/" not in name:
-        return name
-    return os.path.basename(name.rstrip(b"/")) or b"/"
+    return name[name.rfind(b"/") + 1 :] or os.path.basename(name.rstrip(b"/")) or b"/"
 
 
 def _make_path_test(pattern: bytes, folds: bool) -> CompiledItemTest:

@@ -7,7 +7,7 @@ import re
 import stat
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from pcopy.fsio.backend.columns import (
@@ -135,23 +135,53 @@ def format_find_ls_lines(items: DirectoryItems) -> bytes:
 
     Unlike find, it shows neither the targets of symbolic links nor device numbers.
     """
-    rows, above, now = items.columns, items.above, time.time()
-    formatted = []
+    rows = items.columns
+    seconds = [changed // 10**9 for changed in rows.exact_times_in_column("mtime")]
+    kibibytes = [-(-blocks * BLOCK_BYTES // 1024) for blocks in rows.blocks]
+    modes, times = _ModesAndOwners(), _Times(time.time())
     columns = (
         rows.inode,
-        rows.blocks,
-        rows.mode,
-        rows.links,
-        rows.uid,
-        rows.gid,
+        kibibytes,
+        map(modes.__getitem__, zip(rows.mode, rows.links, rows.uid, rows.gid, strict=True)),
         rows.size,
-        rows.exact_times_in_column("mtime"),
+        map(times.__getitem__, seconds),
+        _printable_paths(items),
     )
-    for name, inode, blocks, mode, links, uid, gid, size, changed in zip(items.names, *columns, strict=True):
-        who = f"{_user_name(uid):<8} {_group_name(gid):<8}"
-        numbers = f"{inode:>9} {-(-blocks * BLOCK_BYTES // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
-        formatted.append(f"{numbers} {_formatted_time(changed // 10**9, now)} {printable_path(above + name)}\n")
-    return "".join(formatted).encode()
+    return "".join(map("%9d %6d %s %8d %s %s\n".__mod__, zip(*columns, strict=True))).encode()
+
+
+class _ModesAndOwners(dict[tuple[int, int, int, int], str]):
+    """Texts of ``-ls`` for mode, links, owner and group. Most items have the same ones as others."""
+
+    def __missing__(self, values: tuple[int, int, int, int]) -> str:
+        mode, links, uid, gid = values
+        text = self[values] = f"{stat.filemode(mode)} {links:>3} {_user_name(uid):<8} {_group_name(gid):<8}"
+        return text
+
+
+class _Times(dict[int, str]):
+    """Texts of ``-ls`` for times, in seconds since 1970. Many items have the same ones as others."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__()
+        self._now = now
+
+    def __missing__(self, seconds: int) -> str:
+        text = self[seconds] = _formatted_time(seconds, self._now)
+        return text
+
+
+def _printable_paths(items: DirectoryItems) -> Iterable[str]:
+    """Return the paths of the items as texts, as ``printable_path`` does. If no path needs an escape, they are decoded
+    together.
+    """
+    above = items.above
+    joined = (b"\0" + above).join(items.names)
+    if joined.isascii() and above.isascii() and b"\\" not in joined:
+        text = (above + joined).decode()
+        if text.replace("\0", "").isprintable():
+            return text.split("\0")
+    return map(printable_path, map(above.__add__, items.names))
 
 
 def _formatted_time(seconds: int, now: float) -> str:

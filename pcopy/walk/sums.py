@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import stat
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import compress
 from operator import sub
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,8 @@ from pcopy.walk.output_formats import BLOCK_BYTES, TYPE_WORDS
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.directory_batches import DirectoryTotals
     from pcopy.fsio.backend.interface import FileOperationBackend
-    from pcopy.fsio.backend.walk_batches import SummedDirectory
+    from pcopy.fsio.backend.walk_batches import EnteredDirectories
 
 LARGEST_SHOWN = 20
 """Number of the largest files, and of the largest directories, that are listed by name."""
@@ -73,7 +73,7 @@ UNUSUAL_ITEM_KINDS = ("set_id", "world_writable", "future", "control_characters"
 
 _FILE_LETTER = ord("f")
 _SUMMED_TYPES = [TYPE_WORDS[kind] for kind in b"fdlpscb"]
-"""Words for the types, in the order of ``SummedDirectory.kinds``."""
+"""Words for the types, in the order of ``EnteredDirectories.kinds``."""
 
 
 class WalkSums:
@@ -105,7 +105,7 @@ class WalkSums:
         self.backend_sums = None if backend is None else backend.new_column_sums(self._bounds)
         """Object of the C backend that adds up columns (fields of the status of many items); None: Python adds them up.
         The backend adds items to it directly if it lists and sums whole directories
-        (``pcopy.fsio.backend.directory_batches.ListDirectoriesBatch``).
+        (``pcopy.fsio.backend.walk_batches.ListItemsBatch``).
         """
         self.types: Counter[str] = Counter()
         self.size = 0
@@ -150,50 +150,39 @@ class WalkSums:
         _add_items_by_owner(self.owners["users"], rows.uid, items, (size, allocated))
         _add_items_by_owner(self.owners["groups"], rows.gid, items, (size, allocated))
         if _FILE_LETTER in kinds and largest > (least := self.size_threshold_of_largest_files(items.above)):
-            for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
-                if kind == _FILE_LETTER and each > least:
-                    _insert_into_largest(self._files, (each, items.above + name))
-                    least = self.size_threshold_of_largest_files(items.above)
+            above = items.above
+            _merge_largest(
+                self._files,
+                [
+                    (each, above + name)
+                    for name, kind, each in zip(items.names, kinds, rows.size, strict=True)
+                    if kind == _FILE_LETTER and each > least
+                ],
+            )
 
-    def add_directory_summed_by_backend(self, above: bytes, kinds: bytes, depth: int, summed: DirectoryTotals) -> None:
-        """Add the items of a directory that the C backend has listed and added to ``backend_sums``. Only what the
-        backend cannot add is done here: types, owner, and the sums of the tree. All items of the directory have the
-        same owner and group.
-
-        Args:
-            above: path of the directory, ending with a slash.
-            kinds: letter of the type of each item.
-            depth: depth of the items.
-            summed: sums of the items, and their owner and group.
-        """
-        self._count_types(kinds, depth)
-        sums = len(kinds), summed.size, summed.allocated
-        self.trees.add(above, depth - 1, *sums)
-        _add_to_sums_of_owner(self.owners["users"], summed.user, *sums)
-        _add_to_sums_of_owner(self.owners["groups"], summed.group, *sums)
-
-    def add_summed_directory(self, path: bytes, depth: int, summed: SummedDirectory) -> None:
-        """Add a directory whose items the C backend has listed and added to ``backend_sums``, as
-        ``add_directory_summed_by_backend`` and ``add_directory`` do.
+    def add_summed_directories(self, above: bytes, depth: int, entered: EnteredDirectories) -> None:
+        """Add the directories that the C backend has listed and whose items it has added to ``backend_sums``. Only what
+        the backend cannot add is done here: types, numbers of entries, depths, owners, and the sums of trees.
 
         Args:
-            path: path of the directory.
-            depth: depth of its items.
-            summed: sums of the items.
+            above: path of the parent of the directories, ending with a slash.
+            depth: depth of the items in a directory whose path relative to ``above`` is a single name.
+            entered: directories, some of which the backend has added to its sums.
         """
-        number = 0
-        for word, count in zip(_SUMMED_TYPES, summed.kinds, strict=True):
-            if count:
-                self.types[word] += count
-                number += count
-        self.add_directory(path, number)
-        if not number:
-            return
-        self.depths[min(depth, MAX_COUNTED_DEPTH)] += number
-        sums = number, summed.size, summed.allocated
-        self.trees.add(path + b"/", depth - 1, *sums)
-        _add_to_sums_of_owner(self.owners["users"], summed.user, *sums)
-        _add_to_sums_of_owner(self.owners["groups"], summed.group, *sums)
+        for word, numbers in zip(_SUMMED_TYPES, entered.kinds, strict=True):
+            self.types[word] += sum(numbers)
+        names = "paths", "items", "sizes", "allocated", "users", "groups"
+        columns = [list(compress(getattr(entered, name), entered.is_summed)) for name in names]
+        paths, numbers, sizes, allocated, users, groups = columns
+        self._count_directories(above, paths, numbers)
+        add_tree, depths = self.trees.add, self.depths
+        for path, number, size, occupied in zip(paths, numbers, sizes, allocated, strict=True):
+            if number:
+                level = depth + path.count(b"/")
+                depths[min(level, MAX_COUNTED_DEPTH)] += number
+                add_tree(b"%b%b/" % (above, path), level - 1, number, size, occupied)
+        _add_directories_by_owner(self.owners["users"], users, numbers, sizes, allocated)
+        _add_directories_by_owner(self.owners["groups"], groups, numbers, sizes, allocated)
 
     def size_threshold_of_largest_files(self, above: bytes) -> int:
         """Return the size in bytes that a file in the directory ``above`` must exceed to be one of the largest files;
@@ -292,9 +281,24 @@ class WalkSums:
 
     def add_directory(self, path: bytes, entries: int) -> None:
         """Count the directory ``path`` by its number of ``entries``, and list it if it is one of the largest so far."""
-        self.entries[entries.bit_length()] += 1
-        if len(self._directories) < LARGEST_SHOWN or entries >= self._directories[-1][0]:
-            _insert_into_largest(self._directories, (entries, path))
+        self._count_directories(b"", [path], [entries])
+
+    def _count_directories(self, above: bytes, paths: Sequence[bytes], entries: Sequence[int]) -> None:
+        """Count directories by their numbers of entries, and list those that are among the largest so far. ``above`` is
+        the common beginning of their paths.
+        """
+        self.entries.update(map(int.bit_length, entries))
+        least, last = 0, b""
+        if len(self._directories) == LARGEST_SHOWN:
+            least, last = self._directories[-1]
+        _merge_largest(
+            self._directories,
+            [
+                (number, above + path)
+                for path, number in zip(paths, entries, strict=True)
+                if number > least or (number == least and (not last or above + path < last))
+            ],
+        )
 
     @property
     def largest_files(self) -> list[tuple[int, bytes]]:
@@ -345,10 +349,8 @@ class WalkSums:
             own_owners = self.owners[kind]
             for number, values in other_owners.items():
                 _add_to_sums_of_owner(own_owners, number, *values)
-        for each in files:
-            _insert_into_largest(self._files, tuple(each))
-        for each in directories:
-            _insert_into_largest(self._directories, tuple(each))
+        _merge_largest(self._files, list(map(tuple, files)))
+        _merge_largest(self._directories, list(map(tuple, directories)))
 
     def _counters(self) -> list[Counter[Any]]:
         return [
@@ -403,9 +405,31 @@ def _add_to_sums_of_owner(known: dict[int, list[int]], number: int, *values: int
     row[:] = [old + new for old, new in zip(row, values, strict=True)]
 
 
-def _insert_into_largest(largest: list[tuple[int, bytes]], each: Any) -> None:
-    """Insert ``each``, a pair (size, path), into the list of the largest files or directories, which is sorted by size.
-    The list keeps at most ``LARGEST_SHOWN`` entries. Entries of equal size are ordered by path.
+def _add_directories_by_owner(
+    known: dict[int, list[int]],
+    owners: Sequence[int],
+    numbers: Sequence[int],
+    sizes: Sequence[int],
+    allocated: Sequence[int],
+) -> None:
+    """Add directories to the sums by owner (``known``), each of which contains items of one owner.
+
+    Args:
+        owners: user or group id of the items in each directory.
+        numbers, sizes, allocated: number of items, bytes of regular files, and allocated bytes in each directory.
     """
-    insort(largest, each, key=lambda one: (-one[0], one[1]))
-    del largest[LARGEST_SHOWN:]
+    used = {owner for owner, number in zip(owners, numbers, strict=True) if number}
+    if len(used) == 1:
+        _add_to_sums_of_owner(known, used.pop(), sum(numbers), sum(sizes), sum(allocated))
+        return
+    for owner, number, *sums in zip(owners, numbers, sizes, allocated, strict=True):
+        if number:
+            _add_to_sums_of_owner(known, owner, number, *sums)
+
+
+def _merge_largest(largest: list[tuple[int, bytes]], others: Sequence[Any]) -> None:
+    """Insert ``others``, pairs (size, path), into the list of the largest files or directories, which is sorted by
+    size. The list keeps at most ``LARGEST_SHOWN`` entries. Entries of equal size are ordered by path.
+    """
+    if others:
+        largest[:] = nsmallest(LARGEST_SHOWN, [*largest, *others], key=lambda one: (-one[0], one[1]))

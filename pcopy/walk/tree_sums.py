@@ -86,12 +86,22 @@ class TreeSums:
     def largest_trees(self, most: int) -> list[TreeSum]:
         """Return the ``most`` largest directories by bytes, each with everything below it, the largest first."""
         whole = {above: list(row) for above, row in self.rows.items()}
+        paths_by_level: list[list[bytes]] = [[] for _ in range(MAX_TREE_LEVEL + 1)]
+        for above, row in self.rows.items():
+            paths_by_level[row[0]].append(above)
         for level in range(MAX_TREE_LEVEL, 0, -1):
-            for above in [path for path, row in whole.items() if row[0] == level]:
-                parent = whole.setdefault(_parent_directory_path(above), [level - 1, 0, 0, 0])
-                parent[1:] = [old + new for old, new in zip(parent[1:], whole[above][1:], strict=True)]
-        trees = (TreeSum(above[:-1] or above, *row[1:]) for above, row in whole.items())
-        return nsmallest(most, trees, key=lambda tree: (-tree.size, -tree.allocated, tree.path))
+            for path in paths_by_level[level]:
+                above = _parent_directory_path(path)
+                parent = whole.get(above)
+                if parent is None:
+                    parent = whole[above] = [level - 1, 0, 0, 0]
+                    paths_by_level[level - 1].append(above)
+                _, items, size, allocated = whole[path]
+                parent[1] += items
+                parent[2] += size
+                parent[3] += allocated
+        largest = nsmallest(most, whole.items(), key=lambda tree: (-tree[1][2], -tree[1][3], tree[0]))
+        return [TreeSum(above[:-1] or above, *row[1:]) for above, row in largest]
 
 
 def _parent_directory_path(above: bytes) -> bytes:

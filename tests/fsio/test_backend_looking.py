@@ -1,5 +1,5 @@
-"""``ListDirectoriesBatch`` and ``ListPathsBatch``, batches of the C backend only: they list the contents of sibling
-directories.
+"""``ListItemsBatch`` and ``ListPathsBatch``, batches of the C backend only: they list the contents of sibling
+directories and of those below them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import ALL_COLUMNS, MODE_COLUMN, SIZE_COLUMN, OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import ListDirectoriesBatch, ListDirectoriesResult
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.backend.walk_batches import ListPathsBatch, ListPathsResult, SumDirectoriesBatch
+from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult, ListPathsBatch, ListPathsResult
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 
@@ -58,7 +57,7 @@ def reported(
     inodes: Sequence[int] | None = None,
     device: int | None = None,
     *,
-    batch: type[ListDirectoriesBatch | ListPathsBatch] = ListPathsBatch,
+    batch: type[ListItemsBatch | ListPathsBatch] = ListPathsBatch,
     **wanted: Any,
 ) -> Any:
     """Run a ``batch`` and return its result. ``wanted``: further fields of the batch."""
@@ -67,12 +66,10 @@ def reported(
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     at = os.stat(place).st_dev if device is None else device
-    walks = {"depth": 0, "deadline": 0.0} if batch is ListPathsBatch else {}
+    items: dict[str, Any] = {"mask": 0, "kinds": b"", "column_sums": None, "max_summed_file_bytes": 0}
+    fields = {"max_names": 100, "depth": 0, "deadline": 0.0, **(items if batch is ListItemsBatch else {}), **wanted}
     try:
-        result = done(
-            backend,
-            batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"max_names": 100, **walks, **wanted}),
-        )
+        result = done(backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **fields))
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -80,37 +77,64 @@ def reported(
         os.close(directory)
 
 
-def looked(make_backend: BackendFactory, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
-    result: ListDirectoriesResult = reported(make_backend, place, *which, batch=ListDirectoriesBatch, **wanted)
+def looked(make_backend: BackendFactory, place: Path, *which: Any, **wanted: Any) -> ListItemsResult:
+    result: ListItemsResult = reported(make_backend, place, *which, batch=ListItemsBatch, **wanted)
     return result
+
+
+def check_items(result: ListItemsResult, place: Path, mask: int) -> None:
+    """Compare all items of a result with their status."""
+    statuses = [os.lstat(place / os.fsdecode(name)) for name in result.names]
+    assert result.kinds.decode() == "".join(LETTERS[stat.S_IFMT(status.st_mode)] for status in statuses)
+    assert [*result.inodes] == [status.st_ino for status in statuses]
+    if not mask:
+        assert result.rows is None
+        return
+    assert result.rows is not None and len(result.rows) == len(statuses)
+    for column, _, bit, field in ALL_COLUMNS:
+        wanted = [getattr(status, field) for status in statuses] if mask & bit else []
+        assert [*getattr(result.rows, column)] == wanted, column
 
 
 @pytest.mark.parametrize("mask", [0, ALL, SIZE_COLUMN, MODE_COLUMN])
 def test_names_and_statuses_are_listed(make_backend: BackendFactory, place: Path, mask: int) -> None:
-    result = looked(make_backend, place, ["full", "empty", "some"], mask=mask)
+    rows = ["full", "empty", "some"]
+    result = looked(make_backend, place, rows, mask=mask)
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
-    for row, name in enumerate(("full", "empty", "some")):
-        within = result.contents[row]
-        names = within.names.split(b"/") if within.names else []
-        assert sorted(names) == sorted(map(os.fsencode, os.listdir(place / name)))
-        statuses = [os.lstat(os.path.join(place, name, os.fsdecode(each))) for each in names]
-        assert within.kinds.decode() == "".join(LETTERS[stat.S_IFMT(status.st_mode)] for status in statuses)
-        if "d" in within.kinds.decode():
-            assert [*within.inodes] == [status.st_ino for status in statuses]
-        if mask and names:
-            assert within.rows is not None and len(within.rows) == len(names)
-            for column, _, bit, field in ALL_COLUMNS:
-                wanted = [getattr(status, field) for status in statuses] if mask & bit else []
-                assert [*getattr(within.rows, column)] == wanted, column
-        else:
-            assert within.rows is None
+    names = [os.fsencode(os.path.join(row, name)) for row in rows for name in os.listdir(place / row)]
+    assert sorted(result.names) == sorted(names)
+    check_items(result, place, mask)
+    found = [(part.directory, part.directory_inode, part.end - part.start) for part in result.items_by_directory()]
+    assert found == [(row.encode(), os.stat(place / row).st_ino, len(os.listdir(place / row))) for row in rows]
+    for part in result.items_by_directory():
+        assert {name.rpartition(b"/")[0] for name in result.names[part.start : part.end]} <= {part.directory}
+
+
+@pytest.mark.parametrize("mask", [0, ALL])
+@pytest.mark.parametrize("depth", [0, 1, 3, 100])
+def test_items_of_subtree_are_listed_or_left_to_the_caller(
+    make_backend: BackendFactory, tmp_path: Path, depth: int, mask: int
+) -> None:
+    """What the rows and the directories that are left contain together is what find(1) lists."""
+    make_subtrees(tmp_path)
+    rows = ["0", "1", "2"]
+    result = looked(make_backend, tmp_path, rows, depth=depth, deadline=float(1 << 30), mask=mask)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
+    check_items(result, tmp_path, mask)
+    left = [group.directory + b"/" + name for group in result.remaining for name in group.names]
+    inside = [path for path in left for path in found_below(tmp_path, path, depth + 1)]
+    assert sorted([*result.names, *inside]) == sorted(
+        path for row in rows for path in found_below(tmp_path, row.encode(), depth + 1)
+    )
+    if depth == 100:
+        assert {path.rpartition(b"/")[2] for path in left} == {b"many", b"deep"}
 
 
 def test_only_requested_types_are_examined(make_backend: BackendFactory, place: Path) -> None:
-    within = looked(make_backend, place, ["full"], mask=MODE_COLUMN, kinds=b"l").contents[0]
-    assert within.rows is not None
-    modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
-    assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
+    result = looked(make_backend, place, ["full"], mask=MODE_COLUMN, kinds=b"l")
+    assert result.rows is not None
+    modes = dict(zip(result.names, result.rows.mode, strict=True))
+    assert stat.S_ISLNK(modes.pop(b"full/link")) and not any(modes.values()) and len(modes) >= 4
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -124,23 +148,16 @@ def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Pa
     inodes = array("Q", [os.stat(place / "some").st_ino])
     try:
         ticket = backend.submit_batch(
-            ListDirectoriesBatch(
-                directory,
-                b"some",
-                inodes,
-                os.stat(place).st_dev,
-                100,
-                ALL,
-                column_sums=tally,
-                max_summed_file_bytes=4096,
-            )
+            ListItemsBatch(directory, b"some", inodes, os.stat(place).st_dev, 100, 0, 0.0, ALL, b"", tally, 4096)
         )
         pool.request_threads(2)
         assert backend.runs_in_poll == (threads == 0)
         while not ticket.is_done:
             backend.poll()
-        assert bool(ticket.result.contents[0].totals) == (threads == 0) == any(tally.histograms()["sizes"].values())
-        assert bool(ticket.result.contents[0].rows) == (threads > 0)
+        result = ticket.result
+        assert [*result.entered().is_summed] == [threads == 0]
+        assert any(tally.histograms()["sizes"].values()) == (threads == 0)
+        assert len(result.names) == (5 if threads else 0)
         pool.request_threads(2)
         assert not backend.runs_in_poll
     finally:
@@ -163,21 +180,29 @@ def test_column_sums_include_only_regular_directories(make_backend: BackendFacto
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     tally = backend.new_column_sums([0] * 9)
     assert tally is not None
-    found = {
-        name: looked(make_backend, place, [name], mask=ALL, column_sums=tally, max_summed_file_bytes=4096).contents[0]
-        for name in names
-    }
+    result = looked(make_backend, place, names, mask=ALL, column_sums=tally, max_summed_file_bytes=4096)
+    check_items(result, place, ALL)
+    entered = result.entered()
+    assert [*entered.paths] == [name.encode() for name in names]
+    assert [*entered.items] == [len(os.listdir(place / name)) for name in names]
+    left = {part.directory.decode(): part.end - part.start for part in result.items_by_directory()}
     if not backend.runs_in_poll:
-        assert not any(within.totals for within in found.values()) and found["some"].rows
+        assert left == {name: len(os.listdir(place / name)) for name in names}
         return
-    assert [name for name, within in found.items() if within.totals] == ["some"]
-    assert [name for name, within in found.items() if within.rows] == [
-        name for name in names if name not in ("some", "empty")
-    ]
+    assert left == {name: len(os.listdir(place / name)) for name in names if name not in ("some", "empty")}
     statuses = [os.lstat(place / "some" / name) for name in os.listdir(place / "some")]
-    assert found["some"].totals == (4096, sum(512 * each.st_blocks for each in statuses), os.geteuid(), os.getegid())
-    assert sorted(found["some"].names.split(b"/")) == sorted(map(os.fsencode, os.listdir(place / "some")))
+    row = names.index("some")
+    assert (entered.sizes[row], entered.users[row], entered.groups[row]) == (4096, os.geteuid(), os.getegid())
+    assert entered.allocated[row] == sum(512 * each.st_blocks for each in statuses)
+    assert [numbers[row] for numbers in entered.kinds] == [5, 1, 0, 0, 0, 0, 0]
     assert tally.sums()["bytes"] == 4096 and tally.histograms()["sizes"] == {0: 4, 13: 1}
+
+
+def test_sums_need_their_columns(make_backend: BackendFactory, place: Path) -> None:
+    tally = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022)).new_column_sums([0] * 9)
+    assert tally is not None
+    with pytest.raises(ValueError, match="a column that the sums need is missing"):
+        looked(make_backend, place, ["full"], mask=ALL & ~SIZE_COLUMN, column_sums=tally)
 
 
 def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -> None:
@@ -257,29 +282,31 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
         return  # the backend in Python has no sums
     directory = os.open(tmp_path, os.O_RDONLY)
     status = os.fstat(directory)
-    batch = SumDirectoriesBatch(
+    batch = ListItemsBatch(
         directory, b"0/1/2", array("Q", [os.stat(tmp_path / name).st_ino for name in names]), status.st_dev, 100, depth,
-        deadline, tally, 60_000,
+        deadline, ALL, b"", tally, 60_000,
     )  # fmt: skip
     result = done(backend, batch)
     os.close(directory)
-    if not backend.runs_in_poll:
-        assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 3)
-        return
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
-    for each in result.summed:
-        statuses = [
-            os.lstat(tmp_path / os.fsdecode(each.path) / name) for name in os.listdir(tmp_path / os.fsdecode(each.path))
-        ]
-        kinds = [LETTERS[stat.S_IFMT(one.st_mode)] for one in statuses]
-        assert list(each.kinds) == [kinds.count(letter) for letter in "fdlpscb"]
-        assert each.size == sum(one.st_size for one in statuses if stat.S_ISREG(one.st_mode))
-        assert each.allocated == sum(512 * one.st_blocks for one in statuses)
-        assert (each.user, each.group) == ((os.geteuid(), os.getegid()) if kinds else (0, 0))
-    assert tally.sums()["bytes"] == sum(each.size for each in result.summed)
+    check_items(result, tmp_path, ALL)
+    entered = result.entered()
+    for row, path in enumerate(entered.paths):
+        inside = [os.lstat(tmp_path / os.fsdecode(path) / name) for name in os.listdir(tmp_path / os.fsdecode(path))]
+        kinds = [LETTERS[stat.S_IFMT(one.st_mode)] for one in inside]
+        assert entered.items[row] == len(inside) and entered.inodes[row] == os.stat(tmp_path / os.fsdecode(path)).st_ino
+        if not entered.is_summed[row]:
+            assert not any(numbers[row] for numbers in entered.kinds)
+            continue
+        assert [numbers[row] for numbers in entered.kinds] == [kinds.count(letter) for letter in "fdlpscb"]
+        assert entered.sizes[row] == sum(one.st_size for one in inside if stat.S_ISREG(one.st_mode))
+        assert entered.allocated[row] == sum(512 * one.st_blocks for one in inside)
+        assert (entered.users[row], entered.groups[row]) == ((os.geteuid(), os.getegid()) if kinds else (0, 0))
+    assert tally.sums()["bytes"] == sum(entered.sizes)
     left = {group.directory + b"/" + name for group in result.remaining for name in group.names}
-    summed = {each.path for each in result.summed}
-    entered = {
+    summed = {path for path, is_summed in zip(entered.paths, entered.is_summed, strict=True) if is_summed}
+    others = {part.directory for part in result.items_by_directory()}
+    found = {
         path
         for name in names
         for path in subprocess.run(
@@ -289,11 +316,15 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
             capture_output=True,
         ).stdout.split(b"\0")[:-1]
     }
-    assert not left & summed
-    assert {path for path in entered if not any(path == one or path.startswith(one + b"/") for one in left)} == summed
-    if deadline and depth == 100:
-        odd = {path.rpartition(b"/")[2] for path in left}
-        assert odd == {b"many", b"e", b"deep"}, "many names, names that are not printable, a large file, too deep"
+    assert not (left & summed or left & others or summed & others) and summed | others == set(entered.paths)
+    assert summed | others == {
+        path for path in found if not any(path == one or path.startswith(one + b"/") for one in left)
+    }
+    if not backend.runs_in_poll:
+        assert not summed
+    elif deadline and depth == 100:
+        assert {path.rpartition(b"/")[2] for path in left} == {b"many", b"deep"}, "many names, too deep"
+        assert others == {b"0/e", b"1/e", b"2/e"}, "names that are not printable, a large file"
 
 
 def found_below(top: Path, path: bytes, depth: int) -> list[bytes]:
@@ -317,9 +348,9 @@ def test_directory_that_cannot_be_opened_is_left_to_the_caller(make_backend: Bac
     assert left == ([] if os.geteuid() == 0 else [b"closed"])
 
 
-@pytest.mark.parametrize("batch", [ListDirectoriesBatch, ListPathsBatch])
+@pytest.mark.parametrize("batch", [ListItemsBatch, ListPathsBatch])
 def test_unusual_directories_take_the_slow_path(
-    make_backend: BackendFactory, place: Path, batch: type[ListDirectoriesBatch | ListPathsBatch]
+    make_backend: BackendFactory, place: Path, batch: type[ListItemsBatch | ListPathsBatch]
 ) -> None:
     """Symbolic links, directories other than the one found, directories on another device, and directories with more
     names.
@@ -332,8 +363,8 @@ def test_unusual_directories_take_the_slow_path(
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
-    assert (result.contents if batch is ListDirectoriesBatch else result.frontiers) == {}
-    assert batch is ListDirectoriesBatch or (result.packed_paths, sum(result.counts)) == (b"", 0)
+    assert result.frontiers == {} and sum(result.counts) == 0
+    assert (result.names if batch is ListItemsBatch else result.packed_paths) in ([], b"")
     assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [
         OutcomeCode.SLOW_PATH,

@@ -128,43 +128,6 @@ static void check_directory(const batch *batch, int source, int target, uint32_t
     expect(!found->made.size || code == DONE, "row %u: created, and not reported", row);
 }
 
-/* All that was told of a directory is so. */
-static void check_looked(const batch *batch, int source, uint32_t row)
-{
-    const pk_directory *found = &batch->directories[row];
-    const pk_columns *rows = &found->rows;
-    const char *name = found->names, *const end = name + found->names_size;
-    uint32_t there = 0;
-    if (batch->codes[row] != DONE)
-        return;
-    DIR *stream = fdopendir(openat(source, batch->name[row], O_RDONLY | O_DIRECTORY));
-    expect(stream != NULL, "row %u: can't be looked at", row);
-    while (readdir(stream) != NULL)
-        there++;
-    expect(found->left == there - 2, "row %u: %u names, and %u are told", row, there - 2, found->left);
-    for (uint32_t each = 0; each < found->left; each++) {
-        char one[257];
-        struct stat status;
-        const char *after = memchr(name, '/', (size_t)(end - name));
-        after = after != NULL ? after : end;
-        snprintf(one, sizeof one, "%.*s", (int)(after - name), name);
-        expect(!fstatat(dirfd(stream), one, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, one);
-        const char letter = S_ISREG(status.st_mode) ? 'f' : S_ISDIR(status.st_mode) ? 'd' : S_ISLNK(status.st_mode) ? 'l' : 'p';
-        const int is_seen = !batch->tree.kinds[0] || strchr(batch->tree.kinds, letter) != NULL;
-        expect(found->kinds[each] == letter && found->inodes[each] == status.st_ino, "row %u: another item", row);
-        if (is_seen && rows->size != NULL)
-            expect(rows->size[each] == (uint64_t)status.st_size, "row %u: another size", row);
-        if (is_seen && rows->mode != NULL)
-            expect(rows->mode[each] == status.st_mode, "row %u: another mode", row);
-        if (is_seen && rows->device != NULL)
-            expect(rows->device[each] == status.st_dev, "row %u: another device", row);
-        expect((rows->size != NULL) == (batch->tree.mask & STATX_SIZE && found->left), "row %u: sizes", row);
-        name = after + 1;
-    }
-    expect(!found->left || name == end + 1, "row %u: names are left", row);
-    closedir(stream);
-}
-
 /* Return the number of all items below an open directory, down to a depth, and close it. */
 static uint64_t items_below(int directory, uint32_t depth)
 {
@@ -211,23 +174,14 @@ static int entered(const pk_frontier *frontier, int top, uint32_t number, uint32
     return found;
 }
 
-/* Each path is that of an item. Each item has one, unless it is below a directory that was not entered or deeper than
- * allowed. */
-static void check_paths(const batch *batch, int source, uint32_t row)
+/* Check the frontier of a row, whose directory is open. Return the number of the items below it. */
+static uint64_t check_remaining(const batch *batch, int top, uint32_t row)
 {
-    const pk_directory *found = &batch->directories[row];
-    const pk_frontier *frontier = &found->frontier;
-    const pk_sums *sums = &batch->sums[row];
-    char above[300], name[257];
-    struct stat status;
-    uint64_t paths = 0, remaining = 0;
-    if (batch->codes[row] != DONE)
-        return;
-    const int around = snprintf(above, sizeof above, "%s%s/", ABOVE, batch->name[row]), top = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
-    for (const char *path = found->text.at; found->text.size && path < found->text.at + found->text.size; path += strlen(path) + 1, paths++)
-        expect(!strncmp(path, above, (size_t)around) && !fstatat(top, path + around, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, path);
-    expect(paths == sums->files + sums->directories + sums->links + sums->others, "row %u: %u paths", row, (unsigned)paths);
+    const pk_frontier *frontier = &batch->directories[row].frontier;
+    uint64_t remaining = 0;
     for (uint32_t each = 0; each < frontier->left; each++) {
+        char name[257];
+        struct stat status;
         uint32_t depth = 1, parent = ((const uint32_t *)frontier->left_parents.at)[each];
         const int directory = entered(frontier, top, parent, &depth);
         expect(parent < frontier->entered && !fstat(directory, &status), "row %u: no parent", row);
@@ -240,6 +194,25 @@ static void check_paths(const batch *batch, int source, uint32_t row)
         remaining += items_below(left, batch->tree.depth - depth);
         close(directory);
     }
+    return remaining;
+}
+
+/* Each path is that of an item. Each item has one, unless it is below a directory that was not entered or deeper than
+ * allowed. */
+static void check_paths(const batch *batch, int source, uint32_t row)
+{
+    const pk_directory *found = &batch->directories[row];
+    const pk_sums *sums = &batch->sums[row];
+    char above[300];
+    struct stat status;
+    uint64_t paths = 0;
+    if (batch->codes[row] != DONE)
+        return;
+    const int around = snprintf(above, sizeof above, "%s%s/", ABOVE, batch->name[row]), top = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
+    for (const char *path = found->text.at; found->text.size && path < found->text.at + found->text.size; path += strlen(path) + 1, paths++)
+        expect(!strncmp(path, above, (size_t)around) && !fstatat(top, path + around, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, path);
+    expect(paths == sums->files + sums->directories + sums->links + sums->others, "row %u: %u paths", row, (unsigned)paths);
+    const uint64_t remaining = check_remaining(batch, top, row);
     expect(paths + remaining == items_below(top, batch->tree.depth), "row %u: %u paths and %u remaining", row, (unsigned)paths, (unsigned)remaining);
 }
 
@@ -278,6 +251,65 @@ static void check_compared(const batch *batch, int source, uint32_t row)
         close(directory);
     }
     expect(number == items_below(top, UINT32_MAX), "row %u: %u items", row, (unsigned)number);
+}
+
+/* Each item of a batch has its path, type, inode and columns, unless it is below a directory that was not entered or deeper
+ * than allowed. */
+static void check_looked(const batch *batch, int source)
+{
+    const pk_found sizes = pk_size_of_found(&batch->in_c);
+    const uint32_t mask = batch->tree.mask;
+    char *text = malloc(sizes.text + 1), *above = malloc(sizes.above + 1);
+    uint8_t *kinds = malloc(sizes.items + 1);
+    uint64_t *inodes = malloc((sizes.items + 1) * sizeof *inodes), items = 0, remaining = 0, size = 0;
+    pk_entered *directories = malloc((sizes.directories + 1) * sizeof *directories);
+    uint32_t *modes = malloc((sizes.items + 1) * sizeof *modes);
+    uint64_t *lengths = malloc((sizes.items + 1) * sizeof *lengths), *devices = malloc((sizes.items + 1) * sizeof *devices);
+    uint64_t *rest = malloc((sizes.items + 1) * sizeof *rest);
+    const pk_columns rows = {.mode = mask & (STATX_MODE | STATX_TYPE) ? modes : NULL,
+                             .size = mask & STATX_SIZE ? lengths : NULL,
+                             .device = mask & 1u << 20 ? devices : NULL,
+                             .uid = (uint32_t *)(mask & STATX_UID ? rest : NULL),
+                             .gid = (uint32_t *)(mask & STATX_GID ? rest : NULL),
+                             .links = (uint32_t *)(mask & STATX_NLINK ? rest : NULL),
+                             .atime = (int64_t *)(mask & STATX_ATIME ? rest : NULL),
+                             .mtime = (int64_t *)(mask & STATX_MTIME ? rest : NULL),
+                             .ctime = (int64_t *)(mask & STATX_CTIME ? rest : NULL),
+                             .inode = mask & STATX_INO ? rest : NULL,
+                             .blocks = mask & STATX_BLOCKS ? rest : NULL};
+    pk_copy_found(&batch->in_c, &rows, kinds, inodes, text, directories, above);
+    const char *path = text, *directory = above;
+    for (; path < text + sizes.text; path += strlen(path) + 1, items++) {
+        struct stat status;
+        expect(items < sizes.items && !fstatat(source, path, &status, AT_SYMLINK_NOFOLLOW), "no item %s", path);
+        const char letter = S_ISREG(status.st_mode) ? 'f' : S_ISDIR(status.st_mode) ? 'd' : S_ISLNK(status.st_mode) ? 'l' : 'p';
+        const int is_seen = !batch->tree.kinds[0] || strchr(batch->tree.kinds, letter) != NULL;
+        expect(kinds[items] == letter && inodes[items] == status.st_ino, "%s: another item", path);
+        if (rows.mode != NULL)
+            expect(modes[items] == (is_seen ? status.st_mode : 0), "%s: another mode", path);
+        if (rows.size != NULL)
+            expect(lengths[items] == (is_seen ? (uint64_t)status.st_size : 0), "%s: another size", path);
+        if (rows.device != NULL)
+            expect(devices[items] == (is_seen ? status.st_dev : 0), "%s: another device", path);
+    }
+    expect(items == sizes.items, "%u paths", (unsigned)items);
+    for (size_t each = 0; each < sizes.directories; each++, directory += strlen(directory) + 1) {
+        struct stat status;
+        expect(!fstatat(source, directory, &status, AT_SYMLINK_NOFOLLOW) && status.st_ino == directories[each].inode, "%s", directory);
+        size += directories[each].items;
+    }
+    expect(directory == above + sizes.above && size == items, "%u items in directories", (unsigned)size);
+    for (uint32_t row = 0; row < batch->in_c.rows; row++) {
+        if (batch->codes[row] != DONE)
+            continue;
+        const int top = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
+        remaining += check_remaining(batch, top, row);
+        size -= items_below(top, batch->tree.depth);
+    }
+    expect(size + remaining == 0, "items are missing");
+    void *const all[] = {text, above, kinds, inodes, directories, modes, lengths, devices, rest};
+    for (size_t each = 0; each < sizeof all / sizeof *all; each++)
+        free(all[each]);
 }
 
 static void check_copy(const batch *batch, int source, int target, uint32_t row)
@@ -324,8 +356,8 @@ static void check(batch *batch, int source, int target)
     (void)pk_moved(&batch->in_c);
     for (uint32_t row = 0; batch->in_c.kind == PK_COPY_TREE && row < batch->in_c.rows; row++)
         check_directory(batch, source, target, row);
-    for (uint32_t row = 0; batch->in_c.kind == PK_LOOK && row < batch->in_c.rows; row++)
-        check_looked(batch, source, row);
+    if (batch->in_c.kind == PK_LOOK)
+        check_looked(batch, source);
     for (uint32_t row = 0; batch->in_c.kind == PK_PATHS && row < batch->in_c.rows; row++)
         check_paths(batch, source, row);
     for (uint32_t row = 0; batch->in_c.kind == PK_COMPARE_TREES && row < batch->in_c.rows; row++)

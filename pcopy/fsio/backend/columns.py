@@ -52,6 +52,9 @@ SCAN_COLUMNS = VERSION_COLUMNS | MODE_COLUMN | DEVICE_COLUMN
 CREATION_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | MTIME_COLUMN | SIZE_COLUMN
 """Columns that the batch ``CreateSmallFilesBatch`` needs, which creates files from contents in memory."""
 
+REQUIRED_TALLY_COLUMNS = MODE_COLUMN | LINKS_COLUMN | SIZE_COLUMN | BLOCKS_COLUMN | ATIME_COLUMN | MTIME_COLUMN
+"""Columns that are needed to compute sums over the status of items (``ColumnSums``)."""
+
 ALL_COLUMNS = (
     ("mode", "I", MODE_COLUMN, "st_mode"),
     ("links", "I", LINKS_COLUMN, "st_nlink"),

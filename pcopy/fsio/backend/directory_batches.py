@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata
@@ -24,9 +23,6 @@ from pcopy.fsio.backend.columns import (
     OWNER_COLUMN,
     ItemStatusColumns,
 )
-
-if TYPE_CHECKING:
-    from pcopy.fsio.backend.interface import ColumnSums
 
 DIRECTORY_METADATA_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN
 """Columns of the metadata that a directory gets after everything in it was copied: mode, owner, group, atime, mtime."""
@@ -185,83 +181,6 @@ class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
     @property
     def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
-
-
-class DirectoryTotals(NamedTuple):
-    """Totals of the items in one directory, whose status was added to the sums of the batch (``ColumnSums``) and not
-    returned.
-
-    Fields:
-        size: bytes of the files.
-        allocated: bytes of storage that are allocated for all items.
-        user: owner of all items.
-        group: group of all items.
-    """
-
-    size: int
-    allocated: int
-    user: int
-    group: int
-
-
-class DirectoryContents(NamedTuple):
-    """The items in one directory, as a batch has found them.
-
-    Fields:
-        names: names of the items, joined by slashes. If ``totals`` is set, they are empty unless there are directories
-            among the items.
-        kinds: the type of each item as a letter of ``find -type``.
-        inodes: inode numbers that the directory lists; empty if there are no directories among the items.
-        rows: columns of the items; None if no columns were requested, or if ``totals`` is set.
-        totals: totals if the items were added to the sums of the batch (``ColumnSums``) instead; else None.
-    """
-
-    names: bytes
-    kinds: bytes
-    inodes: array[int]
-    rows: ItemStatusColumns | None
-    totals: DirectoryTotals | None = None
-
-
-class ListDirectoriesResult(BatchResult):
-    """The result of ``ListDirectoriesBatch``: by row, the contents of each directory with the code ``DONE``.
-    Directories that the C backend does not handle have the code ``SLOW_PATH``: the caller lists them.
-    """
-
-    contents: dict[int, DirectoryContents]
-
-
-class ListDirectoriesBatch(NamesInDirectoryBatch[ListDirectoriesResult]):
-    """Open directories, list them, and read the status of what is in them.
-
-    The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
-
-    If ``column_sums`` is set and no threads are used, the contents of a directory are added to it instead of being
-    returned. This requires that all items have one owner and group, that names are printable ASCII, and that no file is
-    larger than ``max_summed_file_bytes``. The mask must then include the columns that the sums need, and owner and
-    group.
-
-    Fields:
-        directory: descriptor of the parent directory.
-        names: names of the directories, joined by slashes.
-        inodes: inode numbers that they must have.
-        device: st_dev that they must have.
-        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
-        mask: the columns to return; 0 for none.
-        kinds: letters (as of ``find -type``) of the types of items whose status is read; empty for all types.
-        column_sums: sums to which simple directories are added, or None.
-        max_summed_file_bytes: size in bytes of the largest file that may be added to ``column_sums``.
-    """
-
-    row_kind = "directory"
-
-    inodes: array[int]
-    device: int
-    max_names: int
-    mask: int = 0
-    kinds: bytes = b""
-    column_sums: ColumnSums | None = None
-    max_summed_file_bytes: int = 0
 
 
 class FinishDirectoriesResult(BatchResult):

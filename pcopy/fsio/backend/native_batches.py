@@ -80,7 +80,8 @@ path.
 PERMISSION_VALUE_COUNT = 4096
 """Number of possible values of the permission bits, with set-id and sticky bits: length of a table of new modes."""
 
-_POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
+POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
+"""Types of the C pointers to columns, by the type code of their arrays."""
 _OWNER_STRUCT = Struct("=III356s")
 """Format of the C structure ``pk_owner`` (native/backend.h): part of a tar header for one owner."""
 _PLACE_STRUCT = Struct("=iIII")
@@ -91,7 +92,7 @@ _MEMBER_BYTES_INDEX = MEMBER_ROW_FORMAT.size // 4 - 1
 """Index of the last number in a ``MEMBER_ROW_FORMAT`` (bytes of the member in the archive), counted in units of 4
 bytes.
 """
-_COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in ALL_COLUMNS]
+_COLUMNS = [(name, POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in ALL_COLUMNS]
 
 
 class NativeBatch:

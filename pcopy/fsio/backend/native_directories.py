@@ -30,14 +30,10 @@ from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
     CreatedDirectories,
     DirectoryBatchSettings,
-    DirectoryContents,
-    DirectoryTotals,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
     FinishDirectoriesBatch,
     FinishDirectoriesResult,
-    ListDirectoriesBatch,
-    ListDirectoriesResult,
     PartlyProcessedDirectory,
     PresentDirectoryStatus,
 )
@@ -59,8 +55,6 @@ _COLUMNS_OF_REMAINING_ITEMS = ("mode", "links", "mtime", "ctime", "inode", "size
 _COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in ALL_COLUMNS}
 """Type code of ``array``, and bytes per value, of each column, by its name."""
 _NO_ROWS = ItemStatusColumns(0, SCAN_COLUMNS | LINKS_COLUMN)
-_EMPTY_DIRECTORY_CONTENTS = DirectoryContents(b"", b"", array("Q"), None)
-_DIRECTORY_LETTER = ord("d")
 _CREATED_LETTER = ord("a")
 """Letter of a directory of a frontier that the row has created, but has not copied."""
 
@@ -130,64 +124,6 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
         entered.created = _created_directories(created) if created else None
 
 
-class NativeListDirectoriesBatch(NativeBatch):
-    """A batch that lists directories and reads the status of their items (``ListDirectoriesBatch``), as a C structure
-    with pointers to its columns.
-
-    Directories that C defers get the code ``SLOW_PATH``: the caller processes them.
-    """
-
-    def __init__(self, batch: ListDirectoriesBatch) -> None:
-        number = len(batch)
-        self._list_result = ListDirectoriesResult(BatchOutcomeColumns(number), {})
-        super().__init__(_lib.PK_LOOK, batch, self._list_result, raise_unexpected_deferral)
-        if len(batch.inodes) != number:
-            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
-        self._tree = tree = _ffi.new("pk_tree *")
-        tree.source_device, tree.most, tree.mask, tree.kinds = (
-            batch.device,
-            batch.max_names + 1,
-            batch.mask,
-            batch.kinds,
-        )
-        self._directories: Any = _ffi.new("pk_directory[]", number)
-        if batch.column_sums is not None:
-            tree.tally, tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
-        self._mask = batch.mask
-        self._names = [name for name, _, bit, _ in ALL_COLUMNS if batch.mask & bit]
-        to = self.batch
-        to.tree, to.directories = tree, self._directories
-        to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
-
-    def fill_in_batch_result(self) -> None:
-        codes = self._list_result.verdicts.codes
-        mark_deferred_rows_for_slow_path(codes)
-        done = int(OutcomeCode.DONE)
-        found, directories = self._list_result.contents, self._directories
-        for row, code in enumerate(codes):
-            if code == done:
-                found[row] = self._directory_contents(directories[row])
-
-    def _directory_contents(self, found: Any) -> DirectoryContents:
-        """Return the items that C has found in one directory. ``found`` is C's structure with them,
-        a ``pk_directory``.
-        """
-        number = found.left
-        if not number:
-            return _EMPTY_DIRECTORY_CONTENTS
-        kinds = _ffi.buffer(found.kinds, number)[:]
-        inodes = array("Q")
-        if _DIRECTORY_LETTER in kinds:
-            inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
-        summed = None
-        if found.is_summed:
-            summed = DirectoryTotals(found.bytes, found.allocated, found.metadata.uid, found.metadata.gid)
-            if not inodes:
-                return DirectoryContents(b"", kinds, inodes, None, summed)
-        rows = _columns_from_c(found, self._mask, self._names) if self._mask and not summed else None
-        return DirectoryContents(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows, summed)
-
-
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
     """A batch that sets the final metadata of directories (``FinishDirectoriesBatch``), as a C structure with pointers
     to its columns.
@@ -252,7 +188,6 @@ def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[
 
 
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
-    ListDirectoriesBatch: NativeListDirectoriesBatch,
     SyncDirectoriesBatch: NativeSyncDirectoriesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of

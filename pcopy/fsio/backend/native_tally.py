@@ -6,20 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.columns import (
-    ATIME_COLUMN,
-    BLOCKS_COLUMN,
-    LINKS_COLUMN,
-    MODE_COLUMN,
-    MTIME_COLUMN,
-    SIZE_COLUMN,
-    ItemStatusColumns,
-)
+from pcopy.fsio.backend.columns import REQUIRED_TALLY_COLUMNS, ItemStatusColumns
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_REQUIRED_COLUMNS = MODE_COLUMN | LINKS_COLUMN | SIZE_COLUMN | BLOCKS_COLUMN | ATIME_COLUMN | MTIME_COLUMN
-"""Mask of the columns that are needed to compute the sums over the status of items."""
 _COLUMNS = (
     ("mode", "uint32_t[]"),
     ("links", "uint32_t[]"),
@@ -44,7 +34,7 @@ class NativeColumnSums:
         return self._struct
 
     def add_rows(self, rows: ItemStatusColumns, kinds: bytes) -> tuple[int, int, int] | None:
-        if _REQUIRED_COLUMNS & ~rows.mask or len(rows) != len(kinds):
+        if REQUIRED_TALLY_COLUMNS & ~rows.mask or len(rows) != len(kinds):
             raise ValueError("a column is missing or does not have all rows")
         columns = [_ffi.from_buffer(pointer, getattr(rows, name)) for name, pointer in _COLUMNS]
         for (name, _), column in zip(_COLUMNS, columns, strict=True):

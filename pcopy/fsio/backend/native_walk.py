@@ -6,13 +6,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import Any
 
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import FileOperationBatch, ItemCounts
-from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
+from pcopy.fsio.backend.columns import (
+    ALL_COLUMNS,
+    GROUP_COLUMN,
+    OWNER_COLUMN,
+    REQUIRED_TALLY_COLUMNS,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
+    OutcomeCode,
+    column_of_zeros,
+)
 from pcopy.fsio.backend.native_batches import (
+    POINTER_TYPES,
     NativeBatch,
     mark_deferred_rows_for_slow_path,
     raise_unexpected_deferral,
@@ -23,21 +32,20 @@ from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
 from pcopy.fsio.backend.walk_batches import (
     CompareTreesBatch,
     CompareTreesResult,
+    ListItemsBatch,
+    ListItemsResult,
     ListPathsBatch,
     ListPathsResult,
     RemainingItems,
     SubtreeFrontier,
-    SumDirectoriesBatch,
-    SumDirectoriesResult,
-    SummedDirectory,
     WalkBatch,
     WalkResult,
 )
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_SUMMED_FORMAT = Struct("=QQ10I")
-"""Format of a ``pk_summed``."""
+_TALLY_COLUMNS = REQUIRED_TALLY_COLUMNS | OWNER_COLUMN | GROUP_COLUMN
+"""Mask of the columns that are needed to add a directory to sums."""
 
 
 class NativeWalkBatch(NativeBatch):
@@ -93,24 +101,35 @@ class NativeListPathsBatch(NativeWalkBatch):
         self._paths_result.packed_paths = b"".join(used_bytes(self.directories[row].text) for row in self.rows_done())
 
 
-class NativeSumDirectoriesBatch(NativeWalkBatch):
-    """A batch that sums up everything in subtrees (``SumDirectoriesBatch``), as a C structure."""
+class NativeListItemsBatch(NativeWalkBatch):
+    """A batch that returns all items in subtrees (``ListItemsBatch``), as a C structure."""
 
-    def __init__(self, batch: SumDirectoriesBatch) -> None:
-        self._sum_result = SumDirectoriesResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_SUM_UP, batch, self._sum_result)
-        self.tree.tally, self.tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
+    def __init__(self, batch: ListItemsBatch) -> None:
+        self._items_result = result = ListItemsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_LOOK, batch, result)
+        self._mask = self.tree.mask = batch.mask
+        self.tree.kinds = batch.kinds
+        if batch.column_sums is not None:
+            if _TALLY_COLUMNS & ~batch.mask or batch.kinds:
+                raise ValueError("a column that the sums need is missing")
+            self.tree.tally, self.tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
 
     def fill_in_batch_result(self) -> None:
         super().fill_in_batch_result()
-        frontiers = self._sum_result.frontiers
-        self._sum_result.summed = [
-            SummedDirectory(frontiers[row].paths[number], size, allocated, kinds, user, group)
-            for row in self.rows_done()
-            for size, allocated, number, *kinds, user, group in _SUMMED_FORMAT.iter_unpack(
-                used_bytes(self.directories[row].text)
-            )
-        ]
+        sizes, result = _lib.pk_size_of_found(self.batch), self._items_result
+        kinds, inodes = _ffi.new("uint8_t[]", sizes.items), column_of_zeros("Q", sizes.items)
+        text, above = _ffi.new("char[]", sizes.text), _ffi.new("char[]", sizes.above)
+        entered = _ffi.new("pk_entered[]", sizes.directories)
+        columns = _ffi.new("pk_columns *")
+        rows = ItemStatusColumns(sizes.items, self._mask)
+        for name, typecode, bit, _ in ALL_COLUMNS:
+            if self._mask & bit:
+                setattr(columns, name, _ffi.from_buffer(POINTER_TYPES[typecode], getattr(rows, name)))
+        _lib.pk_copy_found(self.batch, columns, kinds, _ffi.from_buffer("uint64_t[]", inodes), text, entered, above)
+        result.names = _ffi.buffer(text)[:-1].split(b"\0") if sizes.items else []
+        result.kinds, result.inodes = bytes(kinds), inodes
+        result.rows = rows if self._mask else None
+        result.packed_directories = _ffi.buffer(above)[:-1], _ffi.buffer(entered)[:]
 
 
 class NativeRemoveTreesBatch(NativeWalkBatch):
@@ -151,7 +170,7 @@ def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
     CompareTreesBatch: NativeCompareTreesBatch,
     ListPathsBatch: NativeListPathsBatch,
-    SumDirectoriesBatch: NativeSumDirectoriesBatch,
+    ListItemsBatch: NativeListItemsBatch,
     RemoveTreesBatch: NativeRemoveTreesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure."""

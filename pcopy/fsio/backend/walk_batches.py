@@ -14,10 +14,11 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import BatchResult, ItemCounts, NamesInDirectoryBatch
 
 if TYPE_CHECKING:
+    from pcopy.fsio.backend.columns import ItemStatusColumns
     from pcopy.fsio.backend.interface import ColumnSums
 
 SUMMED_KINDS = b"fdlpscb"
-"""Letters of the types of items, in the order of ``SummedDirectory.kinds``."""
+"""Letters of the types of items, in the order of ``EnteredDirectories.kinds``."""
 
 
 ALL_LEVELS = 2**32 - 1
@@ -125,45 +126,109 @@ class ListPathsBatch(WalkBatch[ListPathsResult]):
     path_prefix: bytes
 
 
-class SummedDirectory(NamedTuple):
-    """A directory whose items were added to the sums of a batch. All of them have one owner and one group.
+class EnteredDirectories(NamedTuple):
+    """The directories that the rows of a ``ListItemsBatch`` have entered, as columns.
+
+    Those whose items were added to the sums of the batch (``is_summed``) have sums here: numbers of items by type, in
+    the order of ``SUMMED_KINDS``, bytes of the files, bytes of storage that are allocated for all items, and the owner
+    and group that all items have. The others have zeros, and their items are in the result of the batch.
 
     Fields:
-        path: path of the directory, relative to the parent directory of the batch.
-        size: bytes of the files.
-        allocated: bytes of storage that are allocated for all items.
-        kinds: number of items of each type, in the order of ``SUMMED_KINDS``.
-        user: owner of all items.
-        group: group of all items.
+        paths: their paths, relative to the parent directory of the batch.
+        inodes: their inode numbers.
+        items: the numbers of items in them.
+        is_summed: 1 for each directory whose items were added to the sums, otherwise 0.
+        sizes, allocated, kinds, users, groups: sums.
     """
 
-    path: bytes
-    size: int
-    allocated: int
-    kinds: Sequence[int]
-    user: int
-    group: int
+    paths: Sequence[bytes]
+    inodes: Sequence[int]
+    items: Sequence[int]
+    is_summed: Sequence[int]
+    sizes: Sequence[int]
+    allocated: Sequence[int]
+    kinds: Sequence[Sequence[int]]
+    users: Sequence[int]
+    groups: Sequence[int]
 
 
-class SumDirectoriesResult(WalkResult):
-    """The result of ``SumDirectoriesBatch``, with the directories that were summed up; ``counts`` is empty."""
+_WIDE_FIELDS, _NARROW_FIELDS = 9, 18
+"""Size of a directory in ``ListItemsResult.packed_directories`` (``pk_entered`` of native/backend.h), in units of 8
+and of 4 bytes.
+"""
 
-    summed: Sequence[SummedDirectory] = ()
+
+class ListedItems(NamedTuple):
+    """Items of one directory within the items of a ``ListItemsResult``: those from ``start`` up to, but not including,
+    ``end``. ``directory`` is the path of the directory, relative to the parent directory of the batch,
+    ``directory_inode`` its inode number.
+    """
+
+    directory: bytes
+    directory_inode: int
+    start: int
+    end: int
 
 
-class SumDirectoriesBatch(WalkBatch[SumDirectoriesResult]):
-    """Open directories, and add the status of everything in them and below to sums.
-
-    This requires that all items of a directory have one owner and group, that their names are printable ASCII, and that
-    no file is larger than ``max_summed_file_bytes``. Another directory gets the code ``SLOW_PATH``, or is not entered
-    if it is below one of the rows.
+class ListItemsResult(WalkResult):
+    """The result of ``ListItemsBatch``; ``counts`` is empty. Items of one directory follow each other.
 
     Fields:
-        column_sums: the sums; threads cannot be used with them.
-        max_summed_file_bytes: size in bytes of the largest file that may be added to them.
+        names: paths of the items, relative to the parent directory of the batch.
+        kinds: the type of each item as a letter of ``find -type``.
+        inodes: inode numbers that the directories list.
+        rows: columns of the items; None if no columns were requested.
+        packed_directories: the directories that were entered, in the order of the items: their paths, separated by
+            zero bytes, and for each a structure with the other fields of ``EnteredDirectories``.
     """
 
-    column_sums: ColumnSums
+    names: Sequence[bytes] = ()
+    kinds: bytes = b""
+    inodes: Sequence[int] = ()
+    rows: ItemStatusColumns | None = None
+    packed_directories: tuple[bytes, bytes] = (b"", b"")
+
+    def entered(self) -> EnteredDirectories:
+        """Return the directories that were entered, in the order of the items."""
+        paths, packed = self.packed_directories
+        wide, narrow = array("Q", packed), array("I", packed)
+        inodes, sizes, allocated = (wide[each::_WIDE_FIELDS] for each in range(3))
+        items, is_summed, *kinds, users, groups = (narrow[each::_NARROW_FIELDS] for each in range(6, 17))
+        return EnteredDirectories(
+            paths.split(b"\0") if packed else [], inodes, items, is_summed, sizes, allocated, kinds, users, groups
+        )
+
+    def items_by_directory(self) -> Iterator[ListedItems]:
+        """Iterate over the directories whose items are here."""
+        entered, start = self.entered(), 0
+        for path, inode, number, is_summed in zip(
+            entered.paths, entered.inodes, entered.items, entered.is_summed, strict=True
+        ):
+            if not is_summed:
+                yield ListedItems(path, inode, start, start + number)
+                start += number
+
+
+class ListItemsBatch(WalkBatch[ListItemsResult]):
+    """Open directories and return all items in them and below, with columns of their status.
+
+    The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
+
+    If ``column_sums`` is set and no threads are used, the items of a directory are added to it instead of being
+    returned. This requires that all items have one owner and group, that their names are printable ASCII, and that no
+    file is larger than ``max_summed_file_bytes``. The mask must then include the columns that the sums need, and owner
+    and group.
+
+    Fields:
+        mask: the columns to return; 0 for none.
+        kinds: letters (as of ``find -type``) of the types of items whose status is read; empty for all types.
+        column_sums: sums to which simple directories are added, or None.
+        max_summed_file_bytes: size in bytes of the largest file that may be added to ``column_sums``.
+    """
+
+    mask: int
+    kinds: bytes
+    column_sums: ColumnSums | None
     max_summed_file_bytes: int
 
 

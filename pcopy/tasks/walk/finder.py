@@ -10,7 +10,6 @@ import errno
 import os
 from collections.abc import Sequence
 from itertools import compress
-from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
@@ -24,9 +23,8 @@ from pcopy.fsio.backend.columns import (
     OutcomeCode,
     pack_names,
 )
-from pcopy.fsio.backend.directory_batches import DirectoryTotals
 from pcopy.fsio.backend.interface import ColumnSums, await_ticket
-from pcopy.fsio.backend.walk_batches import SUMMED_KINDS, SummedDirectory
+from pcopy.fsio.backend.walk_batches import SUMMED_KINDS, EnteredDirectories
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import WalkOptions
@@ -57,6 +55,9 @@ command line are.
 
 MAX_LEVELS = 2**32 - 1
 """A number of levels of directories that no tree has."""
+
+_FILTER_COLUMNS = MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN
+"""Columns that filters by age or size need."""
 
 _FILE = ord("f")
 _COUNTERS_OF_TYPES = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
@@ -109,14 +110,20 @@ class FoundItemReporter:
         """
         self._needs_status = bool(self.mask) or not needs_no_stat(dear)
         self._selected = rank.shared_instance(JobFilter)
-        kinds = types_if_only_types_tested(cheap)
-        is_whole = self._needs_status and kinds is not None and not self._selected.has_filters
-        self._batch_columns = (self.mask, kinds or b"") if is_whole else (0, b"")
         select = rank.options.select
         self._excludes_directories = select.has_age_limit or select.has_size_limit
         """True if filters by age or size apply. They select files only, so directories are not reported: a program that
         reads the output would take a reported directory for all of its contents.
         """
+        if self._excludes_directories:
+            self.mask |= _FILTER_COLUMNS
+        kinds = types_if_only_types_tested(cheap)
+        self.needs_name_tests_first = self._needs_status and kinds is None and not self._excludes_directories
+        """True if names decide of which items the status is needed."""
+        self._batch_columns = (0, b"") if self.needs_name_tests_first else (self.mask, kinds or b"")
+        if self._excludes_directories:
+            self._batch_columns = (self.mask, b"")
+        self._decides_on_directories = self._selected.has_filters or contains_test(wish.tree, "prune")
         takes_all = cheap == dear == ("true",) and not (wish.prints or wish.columns or self._selected.has_filters)
         ends = [PATH_TERMINATORS[name] for name in wish.forms if name in PATH_TERMINATORS]
         are_paths = takes_all and not self._needs_status and self.summing is None and len(ends) == len(wish.forms)
@@ -146,9 +153,22 @@ class FoundItemReporter:
         most = self.request.most_depth
         return MAX_LEVELS if most < 0 else max(0, most - depth - 1)
 
+    def levels_listed_at_once(self, depth: int) -> int:
+        """Return how many levels of directories the backend may enter below directories at this depth by itself: none
+        if the filters or ``-prune`` decide which ones are entered, or if their items are not deep enough to be reported
+        (``-mindepth``).
+        """
+        return 0 if self._decides_on_directories or depth + 1 < self.request.least_depth else self.levels_below(depth)
+
+    def evaluates_several_directories(self, kinds: bytes) -> bool:
+        """Return True if items of several directories may be tested and reported together: their sums are not needed,
+        and their types are known (``kinds``).
+        """
+        return self.summing is None and not self.needs_name_tests_first and UNKNOWN not in kinds
+
     def batch_listing_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
-        """Return what the backend must determine of the items in the sub-directories ``names`` of ``parent`` when it
-        lists these.
+        """Return what the backend must determine of the items in the sub-directories ``names`` of ``parent`` and below
+        when it lists these.
 
         The result is a tuple of
 
@@ -172,36 +192,18 @@ class FoundItemReporter:
         first = self.path_prefix(parent) + min(name + b"/" for name in names)
         return summing.sums.backend_sums, summing.sums.size_threshold_of_largest_files(first)
 
-    def add_summed_directories(self, result: TaskResult, parent: Place, summed: Sequence[SummedDirectory]) -> None:
-        """Count all items of directories below ``parent`` as reported, and add the sums of these directories, which the
-        backend has computed, to those of this rank.
+    def add_summed_directories(self, result: TaskResult, parent: Place, entered: EnteredDirectories) -> None:
+        """Count all items of directories below ``parent`` that the backend has added to its sums as reported, and add
+        the sums of these directories to those of this rank.
         """
         assert self.summing is not None
-        sums, prefix, depth = self.summing.sums, self.path_prefix(parent), depth_of_contents(parent) + 1
-        totals, size = [0] * len(SUMMED_KINDS), 0
-        for directory in summed:
-            sums.add_summed_directory(prefix + directory.path, depth + directory.path.count(b"/"), directory)
-            totals = list(map(add, totals, directory.kinds))
-            size += directory.size
+        self.summing.sums.add_summed_directories(self.path_prefix(parent), depth_of_contents(parent) + 1, entered)
+        totals, size = list(map(sum, entered.kinds)), sum(entered.sizes)
         result.count(counts.FOUND, sum(totals))
         for kind, number in zip(SUMMED_KINDS, totals, strict=True):
             result.count(_COUNTERS_OF_TYPES.get(kind, counts.SPECIAL), number)
         result.count(counts.BYTES, size)
         result.count(counts.FOUND_BYTES, size)
-
-    def add_backend_sums_of_directory(
-        self, result: TaskResult, place: Place, kinds: bytes, summed: DirectoryTotals
-    ) -> None:
-        """Count all items of the directory ``place`` as reported, and add their sums (``summed``), which the backend
-        has computed, to those of this rank. ``kinds`` are the type letters of the items.
-        """
-        assert self.summing is not None
-        self.summing.sums.add_directory_summed_by_backend(
-            self.path_prefix(place), kinds, depth_of_contents(place), summed
-        )
-        self._count_reported_items(result, kinds)
-        result.count(counts.BYTES, summed.size)
-        result.count(counts.FOUND_BYTES, summed.size)
 
     def are_all_paths_reported(self, depth: int) -> bool:
         """Return True if every item at this depth is reported, and nothing of it but its path. ``report_all_paths``
@@ -238,31 +240,31 @@ class FoundItemReporter:
         for counter, number_of_kind in zip((*_COUNTERS_OF_TYPES.values(), counts.SPECIAL), numbers, strict=True):
             result.count(counter, number_of_kind)
 
-    def report_names_passing_tests(
-        self,
-        result: TaskResult,
-        place: Place,
-        directory: int,
-        packed: bytes,
-        kinds: bytes,
-        output: OutputBuffer,
-        seen: ItemStatusColumns | None = None,
+    def rows_passing_name_tests(self, items: DirectoryItems) -> Sequence[int]:
+        """Return the rows of those ``items``, of any directories, that fulfil the cheap tests."""
+        return self._cheap(items, range(len(items)))
+
+    def count_items_as_skipped(self, result: TaskResult, number: int) -> None:
+        """Count items as found that the find expression does not select."""
+        result.count(counts.FOUND, number)
+        result.count(counts.SKIPPED, number)
+
+    def report_items_passing_tests(
+        self, result: TaskResult, place: Place, items: DirectoryItems, depth: int, output: OutputBuffer
     ) -> TicketGenerator[Sequence[int]]:
-        """Test the items ``packed`` of the directory ``place``, and report those that the find expression selects.
-        Return the rows of the sub-directories that must be entered.
+        """Test items in the directory ``place``, and report those that the find expression selects. Return the rows of
+        the sub-directories that must be entered.
+
+        Items of several directories below ``place``, whose names are relative to ``place``, can be tested together if
+        their statuses are known as far as they are needed (``evaluates_several_directories``).
 
         Args:
-            directory: descriptor of the directory; if it is negative, the directory is opened when a test needs it.
-            packed: the names, joined by slashes.
-            kinds: type letter of each item.
+            depth: their depth in the tree. If they have several depths, all of them are deep enough to be reported, and
+                this is the smallest one.
             output: receives what is reported.
-            seen: statuses of the items, if they were statted already.
         """
-        names = packed.split(b"/")
-        depth = depth_of_contents(place)
-        items = DirectoryItems(directory, self.path_prefix(place), names, kinds, seen)
-        rows: Sequence[int] = range(len(names))
-        if UNKNOWN in kinds:
+        rows: Sequence[int] = range(len(items))
+        if UNKNOWN in items.kinds:
             rows = yield from self._stat_unknown_types(result, place, items)
         if self._selected.has_filters:
             selected_before, unseen = len(rows), len(items.unstatted)
@@ -270,7 +272,7 @@ class FoundItemReporter:
             result.count(counts.EXCLUDED, selected_before - len(rows) - (len(items.unstatted) - unseen))
         inside = [row for row in rows if items.kinds[row] == DIRECTORY] if DIRECTORY in items.kinds else []
         reported = yield from self.report_matches(result, place, items, rows, depth, output)
-        found = len(names) - len(items.unstatted)
+        found = len(items) - len(items.unstatted)
         result.count(counts.FOUND, found)
         result.count(counts.SKIPPED, found - reported)
         if not inside or not self.enters_directories_at_depth(depth):
@@ -341,7 +343,10 @@ class FoundItemReporter:
                     above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b"")
                 )
             ]
-        seen, rows = yield from self._stat_rows(result, place, items, rows, MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN)
+        if items.rows is not None:
+            seen = items.rows if len(rows) == len(items) else items.rows.columns_of_selected_rows(rows)
+        else:
+            seen, rows = yield from self._stat_rows(result, place, items, rows, _FILTER_COLUMNS)
         columns = zip(rows, seen.mode, seen.size, seen.exact_times_in_column("mtime"), strict=True)
         return [row for row, *status in columns if selected.selects_item_at_path(above + items.names[row], *status)]
 

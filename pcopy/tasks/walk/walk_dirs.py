@@ -16,15 +16,14 @@ import errno
 import os
 import stat
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectoriesBatch
-from pcopy.fsio.backend.interface import ColumnSums
-from pcopy.fsio.backend.walk_batches import ListPathsBatch, SumDirectoriesBatch, WalkResult
+from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult, ListPathsBatch, WalkResult
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -50,37 +49,10 @@ MAX_BATCH_PATHS = 1000
 reported. A larger directory is listed by itself.
 """
 
-
-MAX_SKIPPED_ATTEMPTS = 16
-"""Maximum number of calls in which subtrees are not summed up, after attempts that failed."""
-
-
-class SubtreeSumAttempts:
-    """Decides whether one rank tries to sum up subtrees, or lists directories with the status of all items.
-
-    A directory that cannot be summed up is listed twice. These can be most directories: those with items of several
-    owners, or with files that are among the largest so far. So after a failed attempt, some calls make none.
-    """
-
-    def __init__(self, rank: Rank | None = None) -> None:
-        """``rank`` is not used; ``Rank.shared_instance`` passes it."""
-        self._skipped = 0  # calls that make no attempt from now on
-        self._next = 1
-
-    def is_next_worthwhile(self) -> bool:
-        """Return True if the next call should make an attempt."""
-        if self._skipped:
-            self._skipped -= 1
-            return False
-        return True
-
-    def record(self, summed: int, rows: int) -> None:
-        """Record that ``summed`` of the directories of an attempt were summed up."""
-        if 2 * summed >= rows:
-            self._next = 1
-            return
-        self._skipped = self._next
-        self._next = min(MAX_SKIPPED_ATTEMPTS, 2 * self._next)
+BatchRows = tuple[int, bytes, "array[int]", int]
+"""Type: the rows of a batch that walks subtrees: descriptor of their parent, names joined by slashes, inode numbers,
+and st_dev.
+"""
 
 
 class WalkCommandLinePath(TaskKind, code=100, doing="walking", is_note=False):
@@ -210,116 +182,123 @@ class _DirectoryWalk(DirectoriesToEnter):
         ].expected_mounts.has_any_expected_mount
 
     def _enters_subtrees(self, parent: Place) -> bool:
-        finder = self._finder
-        return finder.are_all_paths_reported(depth_of_contents(parent) + 1) or finder.sums_everything
+        depth = depth_of_contents(parent)
+        return self._finder.are_all_paths_reported(depth + 1) or self._finder.levels_listed_at_once(depth) > 0
 
     def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
-        """List several sub-directories of ``parent`` in one call of the backend. Those that the backend cannot list are
-        then entered one by one.
+        """List several sub-directories of ``parent``, and those below them, in one call of the backend. Those that the
+        backend cannot list are then entered one by one.
         """
-        if self._finder.are_all_paths_reported(depth_of_contents(parent) + 1):
-            yield from self._list_and_report_all_paths(parent, names, inodes)
-            return
-        attempts = self._rank.shared_instance(SubtreeSumAttempts)
-        sums = self._finder.sums_of_subtrees(parent, names)
-        if sums is not None and attempts.is_next_worthwhile():
-            number = len(names)
-            names, inodes = yield from self._sum_up_subtrees(parent, names, inodes, sums)
-            attempts.record(number - len(names), number)
-            if not names:
-                return
-        found = yield from self._list_subdirectories_in_batch(parent, names, inodes)
-        for name, inode, within in zip(names, inodes, found, strict=True):
-            if within is None:
-                yield from self._enter_directory(parent, name, inode)
-            else:
-                self._result.count(counts.UNSCANNED, -1)
-                yield from self._process_listed_directory(_subdirectory(parent, name, inode), within)
-
-    def _list_and_report_all_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
-        """List several sub-directories of ``parent`` in one call, and report all paths in them. This is used if every
-        item is reported, and nothing of it but its path.
-        """
-        rank, result, finder = self._rank, self._result, self._finder
         try:
-            directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
+            directory, device = self._rank.open_source_directory(parent), self._rank.source_device(parent) or 0
         except Problem:  # ``_enter_directory`` reports the error for each directory
             for name, inode in zip(names, inodes, strict=True):
                 yield from self._enter_directory(parent, name, inode)
             return
+        rows = directory, pack_names(names), array("Q", inodes), device
+        if self._finder.are_all_paths_reported(depth_of_contents(parent) + 1):
+            codes = yield from self._list_and_report_all_paths(parent, rows)
+        else:
+            codes = yield from self._list_and_test_items(parent, names, rows)
+        for row, code in enumerate(codes):
+            if code == OutcomeCode.DONE:
+                self._result.count(counts.UNSCANNED, -1)
+            else:
+                yield from self._enter_directory(parent, names[row], inodes[row])
+
+    def _list_and_report_all_paths(self, parent: Place, rows: BatchRows) -> TicketGenerator[bytearray]:
+        """List sub-directories of ``parent`` and those below them, and report all paths in them. This is used if every
+        item is reported, and nothing of it but its path. Return the codes of the rows.
+        """
+        finder = self._finder
         batch = ListPathsBatch(
-            directory,
-            pack_names(names),
-            array("Q", inodes),
-            device,
+            *rows,
             MAX_BATCH_PATHS,
             finder.levels_below(depth_of_contents(parent)),
             call_deadline(self._rank),
             finder.path_prefix(parent),
         )
-        written = yield from rank.execute_batch(batch)
-        finder.report_paths_written_by_backend(result, written.packed_paths, written.counts, self._output)
+        written = yield from self._rank.execute_batch(batch)
+        finder.report_paths_written_by_backend(self._result, written.packed_paths, written.counts, self._output)
         self._add_remaining_directories(parent, written)
-        for row, code in enumerate(written.verdicts.codes):
-            if code == OutcomeCode.DONE:
-                result.count(counts.UNSCANNED, -1)
-            else:
-                yield from self._enter_directory(parent, names[row], inodes[row])
+        return written.verdicts.codes
 
-    def _sum_up_subtrees(
-        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], sums: tuple[ColumnSums, int]
-    ) -> TicketGenerator[tuple[Sequence[bytes], Sequence[int]]]:
-        """Add everything in sub-directories of ``parent`` and below to the sums by one call of the backend, if nothing
-        but sums is reported. Return the names and inode numbers of those that the backend has not summed up.
-
-        ``sums`` are those of ``FoundItemReporter.sums_of_subtrees``.
+    def _list_and_test_items(
+        self, parent: Place, names: Sequence[bytes], rows: BatchRows
+    ) -> TicketGenerator[bytearray]:
+        """List the sub-directories ``names`` of ``parent`` and those below them, test the items in them, and report
+        those that are selected. Return the codes of the rows.
         """
-        rank, finder = self._rank, self._finder
-        try:
-            directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
-        except Problem:  # ``_enter_directory`` reports the error for each directory
-            return names, inodes
-        depth = depth_of_contents(parent)
-        batch = SumDirectoriesBatch(
-            directory,
-            pack_names(names),
-            array("Q", inodes),
-            device,
-            MAX_BATCH_PATHS,
-            finder.levels_below(depth),
+        finder, depth = self._finder, depth_of_contents(parent)
+        levels = finder.levels_listed_at_once(depth)
+        wanted = finder.batch_listing_request(parent, names)
+        batch = ListItemsBatch(
+            *rows,
+            NAMES_PER_BATCH - 1 if wanted[0] and wanted[2] is None else MAX_BATCH_PATHS,
+            levels,
             call_deadline(self._rank),
-            *sums,
+            *wanted,
         )
-        found = yield from rank.execute_batch(batch)
-        finder.add_summed_directories(self._result, parent, found.summed)
+        found = yield from self._rank.execute_batch(batch)
         self._add_remaining_directories(parent, found)
-        remaining = [row for row, code in enumerate(found.verdicts.codes) if code != OutcomeCode.DONE]
-        self._result.count(counts.UNSCANNED, len(remaining) - len(names))
-        return [names[row] for row in remaining], [inodes[row] for row in remaining]
+        if wanted[2] is not None:
+            finder.add_summed_directories(self._result, parent, found.entered())
+        if finder.evaluates_several_directories(found.kinds):
+            yield from self._test_items_together(parent, found, enters_directories=levels == 0)
+        else:
+            yield from self._test_items_by_directory(parent, found, enters_directories=levels == 0)
+        return found.verdicts.codes
+
+    def _test_items_together(self, parent: Place, found: ListItemsResult, *, enters_directories: bool) -> TaskSteps:
+        """Test all items that a call of the backend has found below ``parent``, and report those that are selected. Add
+        the sub-directories among them to those to be entered, if ``enters_directories`` is set.
+        """
+        finder = self._finder
+        items = DirectoryItems(-1, finder.path_prefix(parent), found.names, found.kinds, found.rows)
+        depth = depth_of_contents(parent) + 1
+        rows = yield from finder.report_items_passing_tests(self._result, parent, items, depth, self._output)
+        if not rows or not enters_directories:
+            return
+        for part in found.items_by_directory():
+            inside = rows[bisect_left(rows, part.start) : bisect_left(rows, part.end)]
+            if inside:
+                names = [found.names[row][len(part.directory) + 1 :] for row in inside]
+                self._result.count(counts.UNSCANNED, len(inside))
+                self.add(
+                    _subdirectory(parent, part.directory, part.directory_inode),
+                    names,
+                    [found.inodes[row] for row in inside],
+                )
+
+    def _test_items_by_directory(self, parent: Place, found: ListItemsResult, *, enters_directories: bool) -> TaskSteps:
+        """Do the same as ``_test_items_together``, directory by directory. If names decide which items are statted,
+        only directories with such items are processed by themselves.
+        """
+        finder = self._finder
+        rows: Sequence[int] | None = None
+        if finder.summing is None and not enters_directories and UNKNOWN not in found.kinds:
+            items = DirectoryItems(-1, finder.path_prefix(parent), found.names, found.kinds)
+            rows = finder.rows_passing_name_tests(items)
+        for part in found.items_by_directory():
+            if rows is not None and bisect_left(rows, part.start) == bisect_left(rows, part.end):
+                finder.count_items_as_skipped(self._result, part.end - part.start)
+                continue
+            place = _subdirectory(parent, part.directory, part.directory_inode)
+            items = DirectoryItems(
+                -1,
+                finder.path_prefix(place),
+                [name[len(part.directory) + 1 :] for name in found.names[part.start : part.end]],
+                found.kinds[part.start : part.end],
+                None if found.rows is None else found.rows.rows_in_range(part.start, part.end),
+            )
+            inodes = found.inodes[part.start : part.end] if enters_directories else None
+            yield from self._process_listed_directory(place, items, inodes)
 
     def _add_remaining_directories(self, parent: Place, found: WalkResult) -> None:
         """Add the directories that a call of the backend has not entered. ``parent`` contains its rows."""
         for group in found.remaining:
             self._result.count(counts.UNSCANNED, len(group.names))
             self.add(_subdirectory(parent, group.directory, group.directory_inode), group.names, group.inodes)
-
-    def _list_subdirectories_in_batch(
-        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
-    ) -> TicketGenerator[Sequence[DirectoryContents | None]]:
-        """List the sub-directories ``names`` of ``parent`` in one call of the backend. Return the contents of each;
-        None for one that the backend could not list.
-        """
-        rank = self._rank
-        try:
-            directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
-        except Problem:  # ``_enter_directory`` reports the error for each directory
-            return [None] * len(names)
-        seen = self._finder.batch_listing_request(parent, names)
-        batch = ListDirectoriesBatch(
-            directory, pack_names(names), array("Q", inodes), device, NAMES_PER_BATCH - 1, *seen
-        )
-        looked = yield from rank.execute_batch(batch)
-        return [looked.contents.get(row) for row in range(len(names))]
 
     def _report_all_paths(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Report the paths of all items of directory ``place``, and add the sub-directories among them to those to be
@@ -334,25 +313,20 @@ class _DirectoryWalk(DirectoriesToEnter):
         """
         if DIRECTORY in kinds and self._finder.enters_directories_at_depth(depth_of_contents(place)):
             self._add_directories_to_enter(
-                place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY]
+                place, packed.split(b"/"), inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY]
             )
 
-    def _process_listed_directory(self, place: Place, within: DirectoryContents) -> TaskSteps:
-        """Process the items of directory ``place``, which the backend has listed (``within``): report those that are
-        selected, and add sub-directories to those to be entered.
+    def _process_listed_directory(self, place: Place, items: DirectoryItems, inodes: Sequence[int] | None) -> TaskSteps:
+        """Process the items of directory ``place``, which the backend has listed: report those that are selected, and
+        add sub-directories to those to be entered, if ``inodes`` has their inode numbers.
         """
-        if within.totals:
-            self._finder.add_backend_sums_of_directory(self._result, place, within.kinds, within.totals)
-            self._add_all_directories(place, within.names, within.kinds, within.inodes)
-        elif within.names:
+        if items.kinds:
             try:
-                yield from self.report_names_passing_tests(
-                    place, -1, within.names, within.kinds, within.inodes, within.rows
-                )
+                yield from self._report_items_passing_tests(place, items, inodes)
             except Problem as problem:
                 self._report_unlistable_directory(place, problem)
                 return
-        self._finder.record_listed_directory(place, len(within.kinds))
+        self._finder.record_listed_directory(place, len(items))
 
     def _enter_directory(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
         """List the directory ``name`` of ``parent``, which was found with this inode number, and process its items."""
@@ -418,22 +392,15 @@ class _DirectoryWalk(DirectoriesToEnter):
         return True
 
     def report_names_passing_tests(
-        self,
-        place: Place,
-        directory: int,
-        packed: bytes,
-        kinds: bytes,
-        inodes: Sequence[int],
-        seen: ItemStatusColumns | None = None,
+        self, place: Place, directory: int, packed: bytes, kinds: bytes, inodes: Sequence[int]
     ) -> TaskSteps:
         """Test the items ``packed`` of directory ``place``, report those that the find expression selects, and add the
         directories among them to those to be entered.
 
         Args:
-            directory: descriptor of the directory; if it is negative, the directory is opened when a test needs it.
+            directory: descriptor of the directory.
             packed: the names, joined by slashes.
             kinds, inodes: type letter and inode number of each item.
-            seen: statuses of the items, if they were statted already.
         """
         self._has_begun = True
         if self._rank.throttle.is_on:
@@ -441,17 +408,25 @@ class _DirectoryWalk(DirectoriesToEnter):
         if self._finder.are_all_paths_reported(depth_of_contents(place)) and UNKNOWN not in kinds:
             self._report_all_paths(place, packed, kinds, inodes)
             return
-        rows = yield from self._finder.report_names_passing_tests(
-            self._result, place, directory, packed, kinds, self._output, seen
+        items = DirectoryItems(directory, self._finder.path_prefix(place), packed.split(b"/"), kinds)
+        yield from self._report_items_passing_tests(place, items, inodes)
+
+    def _report_items_passing_tests(
+        self, place: Place, items: DirectoryItems, inodes: Sequence[int] | None
+    ) -> TaskSteps:
+        """Test the ``items`` of directory ``place``, and report those that the find expression selects. If ``inodes``
+        has their inode numbers, add the directories among them to those to be entered.
+        """
+        rows = yield from self._finder.report_items_passing_tests(
+            self._result, place, items, depth_of_contents(place), self._output
         )
-        if rows:
-            self._add_directories_to_enter(place, packed, inodes, rows)
+        if rows and inodes is not None:
+            self._add_directories_to_enter(place, items.names, inodes, rows)
 
     def _add_directories_to_enter(
-        self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]
+        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], rows: Sequence[int]
     ) -> None:
         """Add those directories of a listing whose indices are ``rows`` to the directories that are to be entered."""
-        names = packed.split(b"/")
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 

@@ -29,7 +29,6 @@
 #define PK_MAKE 17
 #define PK_REMOVE_TREE 18
 #define PK_PATHS 19
-#define PK_SUM_UP 20
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
@@ -131,8 +130,8 @@ typedef struct {
     uint64_t mount;       /* of PK_REMOVE_TREE: mount (stx_mnt_id) of all directories */
     uint32_t mask;        /* of PK_LOOK: the columns to return for the items of the directories */
     char kinds[8];        /* letters of the types whose columns are returned, ended by a zero; empty: all types */
-    pk_tally *tally;      /* NULL, or sums to which a directory is added instead of being returned, if all its items
-                           * have one owner and printable ASCII names, */
+    pk_tally *tally;      /* of PK_LOOK: NULL, or sums to which a directory is added instead of being returned, if all
+                           * its items have one owner and printable ASCII names, */
     int64_t largest;      /* and no file is larger than this (bytes). No lock protects the sums: only for backends
                            * without threads. */
 } pk_tree;
@@ -154,9 +153,9 @@ typedef struct {
  * for a directory that was not entered, c for files that differ only in their contents, ! for a name that another item took
  * meanwhile, ? for other items for the slow path. A number is an index of `parents`, `inodes` and `names`, which describe
  * the directories that were entered and in which or below which something remains; number 0 is the directory of the row.
- * (PK_SUM_UP numbers all directories.) Other letters of PK_CHANGE: x for a directory that was entered and must be changed
- * after all below it; those of pk_list for items that were not begun because the time was over. Of PK_COMPARE_TREES with
- * PK_OF_NAMES: the letters of pk_list, as capitals, for items that only the first side has. */
+ * Other letters of PK_CHANGE: x for a directory that was entered and must be changed after all below it; those of pk_list
+ * for items that were not begun because the time was over. Of PK_COMPARE_TREES with PK_OF_NAMES: the letters of pk_list, as
+ * capitals, for items that only the first side has. */
 typedef struct {
     uint32_t entered, left;                          /* numbers of these directories, and of the items that remain */
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
@@ -175,18 +174,15 @@ typedef struct {
     uint8_t mark[144];
     uint8_t is_made, is_anothers, is_finished; /* the target was created; belongs to another user; nothing remains */
     uint8_t is_changed;   /* of a finished directory: its owner, mode or mtime differs from what it was before */
-    uint8_t is_summed;    /* the contents were added to the tally: bytes and allocated bytes are below, metadata has the
-                           * owner */
-    uint64_t bytes, allocated;
     uint32_t skipped, copied, left; /* numbers of files skipped and copied, and of items that remain */
     uint64_t skipped_bytes, copied_bytes;
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* of PK_LOOK: letters of types, as of pk_list */
-    uint64_t *inodes;     /* inode numbers that the directory lists */
-    pk_memory text;       /* of PK_PATHS: paths of all items, each ended by a zero; of PK_SUM_UP: a pk_summed for each
-                           * directory that was entered */
+    pk_memory text;       /* of PK_PATHS and PK_LOOK: paths of items, each ended by a zero */
+    pk_memory items;      /* of PK_LOOK: for each directory, types, inode numbers and columns of its items */
+    pk_memory entered, above; /* of PK_LOOK: a pk_entered for each directory that was entered, and their paths, each
+                               * ended by a zero */
     pk_frontier frontier; /* of walks */
     pk_memory made;       /* of PK_COPY_TREE: a pk_made for each directory that was created; text has their paths, each
                            * ended by a zero */
@@ -206,12 +202,19 @@ typedef struct {
     uint32_t copied, remaining, subdirectories, is_simple;
 } pk_made;
 
-/* Sums of a directory whose items were added to the tally; all of them have this owner and group. number: that of the
- * directory in the frontier. kinds: numbers of items by type, in the order of the letters "fdlpscb". */
+/* A directory that PK_LOOK has entered. items: number of items in it. is_summed: true if they were added to the tally; all
+ * of them have this owner and group then, and kinds has their numbers by type, in the order of the letters "fdlpscb".
+ * Otherwise their columns were stored. */
 typedef struct {
-    uint64_t bytes, allocated;
-    uint32_t number, kinds[7], uid, gid;
-} pk_summed;
+    uint64_t inode, bytes, allocated;
+    uint32_t items, is_summed, kinds[7], uid, gid;
+} pk_entered;
+
+/* What the rows of PK_LOOK have found together: numbers of items that were stored, of directories that were entered, and
+ * bytes of the paths of items (text) and directories (above), with a zero at the end of each path. */
+typedef struct {
+    size_t items, directories, text, above;
+} pk_found;
 
 /* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
  * the files. PK_COMPARE_TREES: pairs of items, those that differ only in their contents, and the bytes that were read from
@@ -322,6 +325,11 @@ int pk_submit(pk_backend *backend, pk_batch *batch);
 /* Process rows for this time in the calling thread, if there are no worker threads. Otherwise do nothing. */
 void pk_poll(pk_backend *backend, uint64_t nanoseconds);
 int pk_is_done(pk_batch *batch);
+/* Of a PK_LOOK batch that is done: return the sizes of what its rows have found together; and copy that to memory of these
+ * sizes, in the order of the rows. rows: the columns of the mask. */
+pk_found pk_size_of_found(const pk_batch *batch);
+void pk_copy_found(const pk_batch *batch, const pk_columns *rows, uint8_t *kinds, uint64_t *inodes, char *text,
+                   pk_entered *entered, char *above);
 uint64_t pk_moved(pk_batch *batch);
 void pk_cancel(pk_backend *backend, pk_batch *batch);
 /* Release the memory that the C code has allocated for a batch that is done. */

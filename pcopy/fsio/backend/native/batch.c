@@ -29,7 +29,6 @@ static const struct {
     [PK_MAKE] = {pk_make_row, NAMES},
     [PK_REMOVE_TREE] = {pk_remove_tree_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},
-    [PK_SUM_UP] = {pk_sum_up_row, LOOKS},
 };
 
 pk_row pk_row_of(const pk_batch *batch)

@@ -134,7 +134,6 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_copy_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_sum_up_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);

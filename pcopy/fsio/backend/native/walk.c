@@ -39,7 +39,8 @@ void pk_release_walk(pk_directory *found)
 {
     pk_frontier *const frontier = &found->frontier;
     pk_memory *const all[] = {&found->text,          &found->made,            &found->marks,         &found->partly,
-                              &frontier->parents,    &frontier->inodes,      &frontier->names,     &frontier->left_parents,
+                              &found->items,         &found->entered,        &found->above,         &frontier->parents,
+                              &frontier->inodes,     &frontier->names,       &frontier->left_parents,
                               &frontier->left_inodes, &frontier->left_names, &frontier->left_kinds, &frontier->other_inodes};
     for (size_t at = 0; at < found->partly.size; at += sizeof(pk_directory))
         free(((pk_directory *)(found->partly.at + at))->block);
