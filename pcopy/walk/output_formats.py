@@ -172,15 +172,13 @@ class _Times(dict[int, str]):
 
 
 def _printable_paths(items: DirectoryItems) -> Iterable[str]:
-    """Return the paths of the items as texts, as ``printable_path`` does. If no path needs an escape, they are decoded
+    """Return the paths of the items as texts, as ``printable_path`` does. If no name needs an escape, they are decoded
     together.
     """
     above = items.above
-    joined = (b"\0" + above).join(items.names)
-    if joined.isascii() and above.isascii() and b"\\" not in joined:
-        text = (above + joined).decode()
-        if text.replace("\0", "").isprintable():
-            return text.split("\0")
+    joined = b"/".join(items.names)
+    if joined.isascii() and above.isascii() and b"\\" not in joined and joined.decode().isprintable():
+        return map(printable_path(above).__add__, b"\0".join(items.names).decode().split("\0"))
     return map(printable_path, map(above.__add__, items.names))
 
 

@@ -61,8 +61,7 @@ class TreeSums:
             allocated: bytes that are allocated for all of them.
         """
         if level > MAX_TREE_LEVEL:
-            above = above.rsplit(b"/", level - MAX_TREE_LEVEL + 1)[0] + b"/"
-            level = MAX_TREE_LEVEL
+            above, level = _path_of_first_components(above, above.count(b"/") - level + MAX_TREE_LEVEL), MAX_TREE_LEVEL
         row = self.rows.get(above)
         while row is None:
             if level == 0 or len(self.rows) < MAX_TREES:
@@ -107,3 +106,11 @@ class TreeSums:
 def _parent_directory_path(above: bytes) -> bytes:
     """Return the parent of a directory; both paths end with a slash."""
     return above[: above.rindex(b"/", 0, -1) + 1]
+
+
+def _path_of_first_components(above: bytes, slashes: int) -> bytes:
+    """Return the beginning of a path that ends with the slash number ``slashes`` (counted from 1)."""
+    end = -1
+    for _ in range(slashes):
+        end = above.index(b"/", end + 1)
+    return above[: end + 1]
