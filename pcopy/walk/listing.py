@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import struct
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -178,7 +179,7 @@ class NameBatchQueue:
 
     def __init__(self, open_spool: OpenSpool) -> None:
         self._open_spool = open_spool
-        self._in_memory: list[bytes] = []
+        self._in_memory: deque[bytes] = deque()
         self._spool: BinaryIO | None = None
         self.batches_added = 0
         """Number of batches that were added so far."""
@@ -194,7 +195,8 @@ class NameBatchQueue:
             self._spool.write(len(packed).to_bytes(8, "big") + packed)
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._in_memory
+        while self._in_memory:
+            yield self._in_memory.popleft()
         if self._spool is not None:
             self._spool.seek(0)
             with self._spool:

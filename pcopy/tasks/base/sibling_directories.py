@@ -177,7 +177,10 @@ class DirectoriesToEnter(ABC):
                 yield from self._enter_several_directories(around, names[:number], inodes[:number])
             else:
                 yield from self._enter_directory(around, names[0], inodes[0])
-            at_once.adapt_to_duration(time.monotonic() - began)
+            if self._rank.backend.runs_in_poll:
+                at_once.adapt_to_duration(time.monotonic() - began)
+            else:  # the rank handles messages during a call
+                at_once.number = MAX_DIRECTORIES_PER_CALL
         for each in remaining:
             self._spawn_subdirectory_tasks(*each)
 

@@ -49,6 +49,11 @@ MAX_BATCH_PATHS = 1000
 reported. A larger directory is listed by itself.
 """
 
+MAX_NAMES_PER_THREAD = 32
+"""Maximum number of entries of a directory whose statuses are read by one thread, one after the other, if the backend
+has threads. The statuses of a larger directory are read by several threads.
+"""
+
 BatchRows = tuple[int, bytes, "array[int]", int]
 """Type: the rows of a batch that walks subtrees: descriptor of their parent, names joined by slashes, inode numbers,
 and st_dev.
@@ -168,18 +173,11 @@ class _DirectoryWalk(DirectoriesToEnter):
         return self._output.size < MAX_TASK_OUTPUT and super()._should_enter_more_directories()
 
     def _can_enter_several_directories(self, parent: Place) -> bool:
-        """Return True if the backend may list several sub-directories of ``parent`` in one call.
-
-        It may not if the backend has threads and items must be statted: then single items are divided among the
-        threads.
-        """
+        """Return True if the backend may list several sub-directories of ``parent`` in one call."""
         rank, finder = self._rank, self._finder
-        backend = rank.backend
-        if not backend.has_directory_batches or rank.throttle.is_on or finder.opens_directories:
+        if not rank.backend.has_directory_batches or rank.throttle.is_on or finder.opens_directories:
             return False
-        return (backend.runs_in_poll or not finder.mask) and not rank.sources[
-            parent.root
-        ].expected_mounts.has_any_expected_mount
+        return not rank.sources[parent.root].expected_mounts.has_any_expected_mount
 
     def _enters_subtrees(self, parent: Place) -> bool:
         depth = depth_of_contents(parent)
@@ -234,7 +232,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         wanted = finder.batch_listing_request(parent, names)
         batch = ListItemsBatch(
             *rows,
-            NAMES_PER_BATCH - 1 if wanted[0] and wanted[2] is None else MAX_BATCH_PATHS,
+            self._max_names_per_directory(wanted[0], sums_up=wanted[2] is not None),
             levels,
             call_deadline(self._rank),
             *wanted,
@@ -248,6 +246,17 @@ class _DirectoryWalk(DirectoriesToEnter):
         else:
             yield from self._test_items_by_directory(parent, found, enters_directories=levels == 0)
         return found.verdicts.codes
+
+    def _max_names_per_directory(self, mask: int, *, sums_up: bool) -> int:
+        """Return the largest number of names of a directory that the backend lists together with others, if it returns
+        the status columns ``mask``, or adds the items to sums. A larger directory is listed by itself, and the statuses
+        of its items are read by any rank, or by any thread.
+        """
+        if not mask:
+            return MAX_BATCH_PATHS
+        if not self._rank.backend.runs_in_poll:
+            return MAX_NAMES_PER_THREAD
+        return MAX_BATCH_PATHS if sums_up else NAMES_PER_BATCH - 1
 
     def _test_items_together(self, parent: Place, found: ListItemsResult, *, enters_directories: bool) -> TaskSteps:
         """Test all items that a call of the backend has found below ``parent``, and report those that are selected. Add
