@@ -241,8 +241,11 @@ class FoundItemReporter:
             result.count(counter, number_of_kind)
 
     def rows_passing_name_tests(self, items: DirectoryItems) -> Sequence[int]:
-        """Return the rows of those ``items``, of any directories, that fulfil the cheap tests."""
-        return self._cheap(items, range(len(items)))
+        """Return the rows of those ``items``, of any directories, of which the status may be needed: those that fulfil
+        the cheap tests.
+        """
+        rows = self._cheap(items, range(len(items)))
+        return sorted(items.printed) if self._prints_early else rows
 
     def count_items_as_skipped(self, result: TaskResult, number: int) -> None:
         """Count items as found that the find expression does not select."""
