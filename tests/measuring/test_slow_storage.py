@@ -62,6 +62,17 @@ def test_tree_is_traversed_with_many_concurrent_operations(
     assert storage.max_concurrent_operations() >= least
 
 
+def test_small_directories_are_listed_concurrently(storage: SlowMount, tree: Path) -> None:
+    """Threads list directories of few names, each with the statuses of its items."""
+    for directory in range(400):
+        (tree / f"small/{directory}").mkdir(parents=True)
+        (tree / f"small/{directory}/file").touch()
+    run = pcopy("-q", storage.path / "tree/small", "-size", "-1", program="pwalk", ranks=1)
+    run.check_returncode()
+    assert len(run.stdout.splitlines()) == 400
+    assert storage.max_concurrent_operations() >= 16
+
+
 def test_many_directories_are_copied_concurrently(storage: SlowMount, tree: Path) -> None:
     pcopy("-q", tree, storage.path / "copy", ranks=1).check_returncode()
     assert storage.max_concurrent_operations() >= 16
