@@ -175,7 +175,7 @@ static int entered(const pk_frontier *frontier, int top, uint32_t number, uint32
 }
 
 /* Check the frontier of a row, whose directory is open. Return the number of the items below it. */
-static uint64_t check_remaining(const batch *batch, int top, uint32_t row)
+static uint64_t check_frontier(const batch *batch, int top, uint32_t row)
 {
     const pk_frontier *frontier = &batch->directories[row].frontier;
     uint64_t remaining = 0;
@@ -212,7 +212,7 @@ static void check_paths(const batch *batch, int source, uint32_t row)
     for (const char *path = found->text.at; found->text.size && path < found->text.at + found->text.size; path += strlen(path) + 1, paths++)
         expect(!strncmp(path, above, (size_t)around) && !fstatat(top, path + around, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, path);
     expect(paths == sums->files + sums->directories + sums->links + sums->others, "row %u: %u paths", row, (unsigned)paths);
-    const uint64_t remaining = check_remaining(batch, top, row);
+    const uint64_t remaining = check_frontier(batch, top, row);
     expect(paths + remaining == items_below(top, batch->tree.depth), "row %u: %u paths and %u remaining", row, (unsigned)paths, (unsigned)remaining);
 }
 
@@ -303,7 +303,7 @@ static void check_looked(const batch *batch, int source)
         if (batch->codes[row] != DONE)
             continue;
         const int top = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
-        remaining += check_remaining(batch, top, row);
+        remaining += check_frontier(batch, top, row);
         size -= items_below(top, batch->tree.depth);
     }
     expect(size + remaining == 0, "items are missing");

@@ -36,6 +36,8 @@ MAX_DIRECTORIES_PER_TASK = 64
 """
 MAX_DIRECTORIES_PER_CALL = MAX_DIRECTORIES_PER_TASK
 """Largest number of directories that are given to the backend in one call."""
+DIRECTORIES_PER_CALL_WITH_THREADS = 16
+"""Number of directories that are given to the backend in one call if it has threads: other tasks give it more."""
 MAX_CALL_SECONDS = 0.02
 """Seconds that one call of the backend should take at most, because the rank handles no messages meanwhile. After a
 longer one, the next call gets fewer directories.
@@ -102,9 +104,11 @@ class DirectoriesPerCall:
         """Begin with one directory per call. ``rank`` is not used; ``Rank.shared_instance`` passes it."""
         self.number = 1
 
-    def adapt_to_duration(self, seconds: float, most: int = MAX_DIRECTORIES_PER_CALL) -> None:
-        """Adapt the number to the duration of the last call, in seconds. It is ``most`` at most."""
-        self.number = max(1, self.number // 2) if seconds > MAX_CALL_SECONDS else min(most, 2 * self.number)
+    def adapt_to_duration(self, seconds: float) -> None:
+        """Adapt the number to the duration of the last call, in seconds."""
+        self.number = (
+            max(1, self.number // 2) if seconds > MAX_CALL_SECONDS else min(MAX_DIRECTORIES_PER_CALL, 2 * self.number)
+        )
 
 
 class DirectoriesToEnter(ABC):
@@ -114,9 +118,6 @@ class DirectoriesToEnter(ABC):
     While all other ranks have work, too, the task enters them itself. For the rest it spawns tasks. A subclass says
     what is done in a directory.
     """
-
-    max_directories_per_call = MAX_DIRECTORIES_PER_CALL
-    """Largest number of directories that are given to the backend in one call, if it has no threads."""
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank = rank
@@ -179,9 +180,9 @@ class DirectoriesToEnter(ABC):
             else:
                 yield from self._enter_directory(around, names[0], inodes[0])
             if self._rank.backend.runs_in_poll:
-                at_once.adapt_to_duration(time.monotonic() - began, self.max_directories_per_call)
+                at_once.adapt_to_duration(time.monotonic() - began)
             else:  # the rank handles messages during a call
-                at_once.number = MAX_DIRECTORIES_PER_CALL
+                at_once.number = DIRECTORIES_PER_CALL_WITH_THREADS
         for each in remaining:
             self._spawn_subdirectory_tasks(*each)
 

@@ -31,7 +31,7 @@ from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_DIRECTORIES_PER_TASK, DirectoriesToEnter, call_deadline
+from pcopy.tasks.base.sibling_directories import DirectoriesToEnter, call_deadline
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, FoundItemReporter, depth_of_contents, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
@@ -155,8 +155,6 @@ class _DirectoryWalk(DirectoriesToEnter):
     """The part of a walk that one task does: it enters the directories that it was given and those found in them, as
     long as other ranks have work; the rest becomes new tasks.
     """
-
-    max_directories_per_call = MAX_DIRECTORIES_PER_TASK
 
     def __init__(self, rank: Rank, result: TaskResult, output_options: OutputBuffer) -> None:
         super().__init__(rank, result)
