@@ -148,7 +148,11 @@ def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, pl
         names, inodes = ["leading", "outside", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)]
         result = change_trees(make_backend, place, names, kinds, inodes)
         assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
-        for name, limit in ("full", {"device": os.stat(place).st_dev + 1}), ("some", {"max_names": 2}):
+        limits: list[tuple[str, dict[str, Any]]] = [
+            ("full", {"device": os.stat(place).st_dev + 1}),
+            ("some", {"max_names": 2}),
+        ]
+        for name, limit in limits:
             result = change_trees(make_backend, place, [name], kinds[:1], **limit)
             assert result.verdicts.codes[0] == OutcomeCode.SLOW_PATH
         assert modes_in(place) == before and result.frontiers == {} and not any(result.counts)
