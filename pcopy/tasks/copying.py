@@ -142,7 +142,11 @@ class ItemVisitor:
         place, result = self._place, self._result
         inodes, devices = found.rows.inode, found.rows.device
         same_mount: list[int] = []
+        is_usual = result.phase < Phase.REPAIR and not self._rank.job.own
         for row in rows:
+            if is_usual and devices[row] == self.device:
+                same_mount.append(row)
+                continue
             path = os.path.join(place.path, found.names[row])
             # A repair copies items that are not directories; the phases in which directories are scanned are over.
             if result.phase >= Phase.REPAIR:
@@ -160,6 +164,8 @@ class ItemVisitor:
                 task = ScanDir(place.root, path, ItemIdentity(mount, inodes[row]), place, place.first_run)
                 result.spawn_task(task, SCAN_COST, expands=True)
                 result.count(counts.UNSCANNED)
+        if not same_mount:
+            return
         names = found.names
         spawn_subdirectory_scan_tasks(
             self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount]
