@@ -507,3 +507,9 @@ C_ATTACKS = (
     Attack("a member leads out of the destination", _packed_outside, arguments=UNPACK, harm=_is_outside,
            program="ptar", paths=_unpacked),
 )  # fmt: skip
+
+STOPPED_BY_CALLER = (
+    Attack("a listed directory becomes a hard link to a file in pchmod", _inner(), OPEN_INNER, _inner_becomes_file,
+           (*ONE, "4755"), program="pchmod", paths=_source),
+)  # fmt: skip
+"""Attacks on items that C leaves to Python, whatever guards are disabled: Python must not do what C has not done."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hostile.attack import Attack
 from tests.hostile.attacks import ATTACKS
-from tests.hostile.c_attacks import C_ATTACKS
+from tests.hostile.c_attacks import C_ATTACKS, STOPPED_BY_CALLER
 from tests.hostile.c_guards import DOUBTED_ROWS, REDUNDANT, ROWS, SIMULATED, TRACED_ROWS, DoubtedRow, Row, TracedRow
 from tests.hostile.stage import staged
 from tests.hostile.test_rules import HANGS, without
@@ -100,6 +100,19 @@ def test_attack_does_harm_without_the_guard_only(
     monkeypatch.setattr(command, "backend", "c")
     package = package_with(row.edits, packages)
     run(row, attack, on("ext4"), area, package, ",".join(row.guards) if disables else "")
+
+
+@pytest.mark.parametrize("attack", STOPPED_BY_CALLER, ids=lambda attack: attack.name.replace(" ", "-"))
+def test_attack_on_items_left_to_the_caller_does_no_harm(
+    attack: Attack,
+    on: Place,
+    area: Path,
+    packages: dict[tuple[Edit, ...], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_root("be attacked by an ordinary user")
+    monkeypatch.setattr(command, "backend", "c")
+    run(Row(("",), (attack.name,)), attack, on("ext4"), area, package_with((), packages), "")
 
 
 @pytest.mark.in_turn(2)

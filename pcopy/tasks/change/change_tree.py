@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from array import array
 from collections.abc import Collection, Sequence
@@ -179,8 +180,7 @@ class _TreeChanger:
             if is_changed:
                 yield from self._enter_directory(parent, names[0], inodes[0])
             else:
-                self._result.count(counts.UNSCANNED, -1)
-                yield from self._change_names(parent, names[:1])
+                yield from self._change_directories(parent, names[:1])
         for group in remaining:
             self._spawn_directory_tasks(group)
 
@@ -224,8 +224,7 @@ class _TreeChanger:
             self._add_rows(_Directories(parent, names, inodes, is_changed, False), slow[1:])
             yield from self._enter_directory(parent, names[slow[0]], inodes[slow[0]])
         else:
-            self._result.count(counts.UNSCANNED, -len(slow))
-            yield from self._change_names(parent, [names[row] for row in slow])
+            yield from self._change_directories(parent, [names[row] for row in slow])
 
     def _add_rows(self, group: _Directories, rows: Sequence[int]) -> None:
         """Add those directories of a group whose indices are ``rows`` to those whose contents must be processed."""
@@ -318,12 +317,32 @@ class _TreeChanger:
         names, inodes = remaining.names, remaining.inodes
         self.add(place, [names[row] for row in directories], [inodes[row] for row in directories], is_changed=False)
         for row in by_letter.pop(_REPLACED_LETTER, ()):
-            self._result.count(counts.FOUND)
-            problem = Problem("open", errno.ESTALE, text=EXCHANGED_TEXT)
-            self._result.count_item_as_failed(place, names[row], problem, retry=RetryMode.NEVER)
+            self._count_replaced_item(place, names[row])
         waiting = {names[row]: inodes[row] for row in by_letter.pop(_WAITING_LETTER, ())}
         others = [names[row] for rows in by_letter.values() for row in rows]
         yield from self._change_names(place, [*others, *waiting], waiting.items())
+
+    def _change_directories(self, place: Place, names: Sequence[bytes]) -> TaskSteps:
+        """Change directories that were listed in directory ``place``, and what they contain. An item of another type
+        that has taken the name of one is not changed; it counts as failed.
+        """
+        self._result.count(counts.UNSCANNED, -len(names))
+        replaced = set[bytes]()
+        with suppress(Problem):  # ``_change_names`` reports the error for each name
+            directory = open_checked_directory(self._rank, place)
+            for name in names:
+                with suppress(OSError):  # likewise
+                    if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                        replaced.add(name)
+        for name in replaced:
+            self._count_replaced_item(place, name)
+        yield from self._change_names(place, [name for name in names if name not in replaced])
+
+    def _count_replaced_item(self, place: Place, name: bytes) -> None:
+        """Count an item as failed whose name was taken by another item since it was found."""
+        self._result.count(counts.FOUND)
+        problem = Problem("open", errno.ESTALE, text=EXCHANGED_TEXT)
+        self._result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
 
     def _change_names(
         self, place: Place, names: Sequence[bytes], entered: Collection[tuple[bytes, int]] = ()
