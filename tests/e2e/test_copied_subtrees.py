@@ -25,18 +25,22 @@ def make_chain(top: Path, depth: int) -> None:
         top /= f"{number}"
 
 
-@pytest.mark.parametrize("when", ["2", "3", "5"])
+@pytest.mark.parametrize("below", ["0", "0/1", "0/1/2/3"])
 @pytest.mark.parametrize(
-    ("call", "error"), [("fgetxattr", "EIO"), ("mkdirat", "EINTR"), ("statx", "EINTR"), ("getdents64", "EINTR")]
-)
-def test_failed_call_below_the_first_directory_is_repeated(area: Path, call: str, error: str, when: str) -> None:
+    ("call", "side", "error"),
+    [("fgetxattr", "copy", "EIO"), ("mkdirat", "copy", "EINTR"), ("statx", "source", "EINTR"),
+     ("getdents64", "source", "EINTR")],
+)  # fmt: skip
+def test_failed_call_below_the_first_directory_is_repeated(
+    area: Path, call: str, side: str, error: str, below: str
+) -> None:
     """After ``fgetxattr`` has failed, it is not known whether files would inherit an ACL in a directory that was
     created: the slow path continues with it. The other calls fail before anything is created.
     """
     native.require()
     source, copy = area / "source", area / "copy"
     make_chain(source, 6)
-    fault = Fault(area / "log", [call], None, error, when)
+    fault = Fault(area / "log", [call], area / side / below, error, "1")
     words = ("-q", "-n", "1", "-T", source, copy)
     succeed(*words, program="pcopy", wrap=fault.wrap(), env={"PCOPY_BACKEND": "c"})
     fault.check()

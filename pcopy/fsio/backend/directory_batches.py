@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, NamesInDirectoryBatch
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
@@ -75,33 +74,9 @@ class PresentDirectoryStatus(NamedTuple):
     st_ctime_ns: int
 
 
-class PartlyProcessedDirectory(NamedTuple):
-    """A directory whose target existed, and for which something remains to be done.
-
-    Fields:
-        attributes: metadata of the source directory.
-        inode: inode number of the target directory.
-        mark: identity mark of the target directory (bytes that distinguish it from a later one with the same inode
-            number).
-        is_owned_by_other_user: True if the target directory belongs to another user.
-        names: names of the items that remain to be processed, joined by slashes.
-        rows: status of these items, as columns.
-        skipped: (number, bytes) of the files that were skipped.
-        present: status that the target directory had before.
-    """
-
-    attributes: ItemMetadata
-    inode: int
-    mark: bytes
-    is_owned_by_other_user: bool
-    names: bytes
-    rows: ItemStatusColumns
-    skipped: tuple[int, int]
-    present: PresentDirectoryStatus
-
-
-class CreatedDirectories(NamedTuple):
-    """The directories that a batch has created, in columns. A directory follows its parent; its position is its number.
+class EnteredDirectories(NamedTuple):
+    """The directories that a batch has entered, and that are not finished, in columns. A directory follows its parent;
+    its position is its number.
 
     Fields:
         rows: number of rows among them; the others are below these.
@@ -110,9 +85,15 @@ class CreatedDirectories(NamedTuple):
         sources, targets: inode numbers of the source and of the target directories.
         marks: identity marks of the target directories, each preceded by its length in one byte.
         copied, copied_bytes: number and bytes of the files that were copied into each.
+        skipped, skipped_bytes: number and bytes of the files that were skipped in each, and in its finished
+            subdirectories.
         subdirectories: number of subdirectories of each that are among these directories.
+        finished: number of subdirectories of each that are finished: they existed, all in them was skipped, and they
+            have their metadata.
+        changed: number of those that had other metadata before.
         remaining: number of items that remain in each.
-        are_simple: 1 for each directory whose metadata a ``FinishDirectoriesBatch`` can set.
+        flags: bits for each directory: ``IS_SIMPLE``, ``IS_NEW``, ``IS_OWNED_BY_OTHER_USER``, ``IS_UNCHANGED``.
+        present: status that each existing target directory had before.
         contents: names (joined by slashes) and status of the items that remain, for each directory that has any, by its
             number.
         not_entered: names and inode numbers of subdirectories that were not entered, and whether each was created, by
@@ -127,38 +108,51 @@ class CreatedDirectories(NamedTuple):
     marks: bytes
     copied: Sequence[int]
     copied_bytes: Sequence[int]
+    skipped: Sequence[int]
+    skipped_bytes: Sequence[int]
     subdirectories: Sequence[int]
+    finished: Sequence[int]
+    changed: Sequence[int]
     remaining: Sequence[int]
-    are_simple: Sequence[int]
+    flags: Sequence[int]
+    present: dict[int, PresentDirectoryStatus]
     contents: dict[int, tuple[bytes, ItemStatusColumns]]
     not_entered: dict[int, list[tuple[bytes, int, bool]]]
+
+
+IS_SIMPLE = 1
+"""Flag of a directory: a ``FinishDirectoriesBatch`` can set its metadata."""
+IS_NEW = 2
+"""Flag of a directory: the batch has created it."""
+IS_OWNED_BY_OTHER_USER = 4
+"""Flag of a directory: its target belongs to another user."""
+IS_UNCHANGED = 8
+"""Flag of a directory: its target existed, and has the metadata that it should have."""
 
 
 class EnterDirectoriesResult(BatchResult):
     """The result of ``EnterDirectoriesBatch``.
 
-    A directory with the code ``DONE`` that existed and is not in ``remaining`` is finished: it has its metadata, and
-    all items in it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created, but the caller
-    has to continue with it.
+    A row with the code ``DONE`` that is not among the ``entered`` directories is a finished directory: it has its
+    metadata, and all items in it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created,
+    but the caller has to continue with it.
 
     Fields:
-        created: the directories that were created.
-        skipped: number of files that were skipped in the finished directories.
+        entered: the directories that are not finished; None if there are none.
+        skipped: number of files that were skipped in rows that are finished.
         skipped_bytes: bytes of these files.
-        changed: number of finished directories whose metadata is now another than before.
-        remaining: the existing directories in which something remains to be done, by row.
+        changed: number of finished rows whose metadata is now another than before.
     """
 
-    created: CreatedDirectories | None
+    entered: EnteredDirectories | None
     skipped: int
     skipped_bytes: int
     changed: int
-    remaining: dict[int, PartlyProcessedDirectory]
 
 
 class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
     """Open source directories, read the status of everything in them, and open or create their target directories.
-    Below directories that it creates, the batch does the same with their subdirectories.
+    The batch does the same with the directories below.
 
     Fields:
         directory: descriptor of the parent directory of the sources.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
-from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
     BatchResult,
@@ -28,13 +27,14 @@ from pcopy.fsio.backend.columns import (
 )
 from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
-    CreatedDirectories,
+    IS_NEW,
+    IS_UNCHANGED,
     DirectoryBatchSettings,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
+    EnteredDirectories,
     FinishDirectoriesBatch,
     FinishDirectoriesResult,
-    PartlyProcessedDirectory,
     PresentDirectoryStatus,
 )
 from pcopy.fsio.backend.interface import BackendSettings
@@ -91,7 +91,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, {})
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0)
         super().__init__(_lib.PK_COPY_TREE, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -108,20 +108,18 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
         entered.skipped = entered.skipped_bytes = entered.changed = 0
         if OutcomeCode.FAILED in entered.verdicts.codes:
             raise MemoryError
-        created = []
+        unfinished = []
         for row, code in enumerate(entered.verdicts.codes):
             if code != done:
                 continue
             found = directories[row]
-            if found.made.size:
-                created.append(found)
-            elif found.is_finished:
-                entered.skipped += found.skipped
-                entered.skipped_bytes += found.skipped_bytes
-                entered.changed += found.is_changed
-            else:
-                entered.remaining[row] = _partly_processed_directory(found)
-        entered.created = _created_directories(created) if created else None
+            if not found.is_finished:
+                unfinished.append(found)
+                continue
+            entered.skipped += found.skipped
+            entered.skipped_bytes += found.skipped_bytes
+            entered.changed += found.is_changed
+        entered.entered = _entered_directories(unfinished) if unfinished else None
 
 
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
@@ -230,22 +228,6 @@ def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:
     return tree
 
 
-def _partly_processed_directory(found: Any) -> PartlyProcessedDirectory:
-    """Return what remains to be done in one directory. ``found`` is C's structure with the items, a
-    ``pk_directory``.
-    """
-    metadata, status = found.metadata, found.present
-    return PartlyProcessedDirectory(
-        ItemMetadata(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime),
-        found.inode,
-        _ffi.buffer(found.mark, 1 + found.mark[0])[1:],
-        bool(found.is_anothers),
-        *_remaining_items(found),
-        (found.skipped, found.skipped_bytes),
-        PresentDirectoryStatus(status.mode, status.uid, status.gid, status.mtime, found.present_ctime),
-    )
-
-
 def _remaining_items(found: Any) -> tuple[bytes, ItemStatusColumns]:
     """Return the names (joined by slashes) and the status of the items that remain in one directory. ``found`` is C's
     structure with them, a ``pk_directory``.
@@ -256,25 +238,38 @@ def _remaining_items(found: Any) -> tuple[bytes, ItemStatusColumns]:
     return _ffi.buffer(found.names, found.names_size)[:], rows
 
 
-_MADE_WIDTH = _ffi.sizeof("pk_made") // 4
-"""Number of 32-bit numbers in a ``pk_made``."""
+_COPIED_WIDTH = _ffi.sizeof("pk_copied") // 4
+"""Number of 32-bit numbers in a ``pk_copied``."""
 
 
-def _created_directories(rows: Sequence[Any]) -> CreatedDirectories:
-    """Return the directories that some rows have created. ``rows`` are C's structures with their results
+def _entered_directories(rows: Sequence[Any]) -> EnteredDirectories:
+    """Return the directories that some rows have entered. ``rows`` are C's structures with their results
     (``pk_directory``).
     """
-    made = memoryview(b"".join([used_bytes(found.made) for found in rows]))
-    narrow, wide, signed = (made.cast(kind).tolist() for kind in ("I", "Q", "q"))
-    width = _MADE_WIDTH
+    packed = b"".join([used_bytes(found.copies) for found in rows])
+    narrow, wide, signed = (memoryview(packed).cast(kind).tolist() for kind in ("I", "Q", "q"))
+    width = _COPIED_WIDTH
     metadata = ItemStatusColumns(len(narrow) // width, DIRECTORY_METADATA_COLUMNS)
     metadata.mode, metadata.uid, metadata.gid = (array("I", narrow[at::width]) for at in range(3))
     metadata.atime, metadata.mtime = (array("q", signed[at :: width // 2]) for at in (2, 3))
-    sources, targets, copied_bytes = (array("Q", wide[at :: width // 2]) for at in (4, 5, 6))
-    copied, remaining, subdirectories, are_simple = (narrow[at::width] for at in range(14, 18))
+    sources, targets, copied_bytes, skipped_bytes = (array("Q", wide[at :: width // 2]) for at in range(4, 8))
+    copied, skipped, remaining, subdirectories, finished, changed, flags = (
+        narrow[at::width] for at in range(width - 8, width - 1)
+    )
+    present = {
+        number: PresentDirectoryStatus(
+            narrow[number * width + 16],
+            narrow[number * width + 17],
+            narrow[number * width + 18],
+            signed[number * width // 2 + 11],
+            signed[number * width // 2 + 12],
+        )
+        for number, flag in enumerate(flags)
+        if not flag & (IS_NEW | IS_UNCHANGED)
+    }
     contents, not_entered, start = {}, {}, 0
     for found in rows:
-        end = start + found.made.size // (4 * width)
+        end = start + found.copies.size // (4 * width)
         if found.partly.size:
             partly = _ffi.cast("pk_directory *", found.partly.at)
             numbers = (number for number in range(start, end) if remaining[number])
@@ -282,7 +277,7 @@ def _created_directories(rows: Sequence[Any]) -> CreatedDirectories:
         if found.frontier.left:
             not_entered.update(_directories_not_entered(found.frontier, start))
         start = end
-    return CreatedDirectories(
+    return EnteredDirectories(
         len(rows),
         b"".join([used_bytes(found.text) for found in rows]),
         metadata,
@@ -291,9 +286,14 @@ def _created_directories(rows: Sequence[Any]) -> CreatedDirectories:
         b"".join([used_bytes(found.marks) for found in rows]),
         copied,
         copied_bytes,
+        skipped,
+        skipped_bytes,
         subdirectories,
+        finished,
+        changed,
         remaining,
-        are_simple,
+        flags,
+        present,
         contents,
         not_entered,
     )

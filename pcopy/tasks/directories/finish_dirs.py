@@ -6,7 +6,7 @@ directory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress
 
 from pcopy.engine.ticket import TicketGenerator
@@ -14,8 +14,10 @@ from pcopy.fsio.attributes import ItemMetadata, are_times_portable
 from pcopy.fsio.backend.columns import INODE_COLUMN, ItemStatusColumns, OutcomeCode
 from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
-    CreatedDirectories,
+    IS_NEW,
+    IS_OWNED_BY_OTHER_USER,
     DirectoryBatchSettings,
+    EnteredDirectories,
     FinishDirectoriesBatch,
 )
 from pcopy.fsio.identity import ItemIdentity
@@ -255,15 +257,23 @@ class SubdirectoryFinishCollector:
         rows.mtime.append(attributes.mtime)
         rows.row_count += 1
 
-    def add_created_directories(self, created: CreatedDirectories) -> None:
-        """Add directories that the backend has created, all of which are simple."""
-        self._paths.append(created.packed_paths[:-1])
-        self._sources += created.sources
-        self._targets += created.targets
-        self._marks.append(created.marks)
-        state = finish_state(is_new=True, inherits_acl=False, is_unchanged=False)
-        self._states += bytes((state,)) * len(created.sources)
-        rows, metadata = self._rows, created.metadata
+    def add_entered_directories(self, entered: EnteredDirectories, unchanged: Collection[int]) -> None:
+        """Add directories that the backend has entered, all of which are simple. ``unchanged`` are the numbers of those
+        whose metadata were right before the job.
+        """
+        self._paths.append(entered.packed_paths[:-1])
+        self._sources += entered.sources
+        self._targets += entered.targets
+        self._marks.append(entered.marks)
+        self._states += bytes(
+            finish_state(
+                is_new=bool(flags & IS_NEW),
+                inherits_acl=bool(flags & IS_OWNED_BY_OTHER_USER),
+                is_unchanged=number in unchanged,
+            )
+            for number, flags in enumerate(entered.flags)
+        )
+        rows, metadata = self._rows, entered.metadata
         rows.mode += metadata.mode
         rows.uid += metadata.uid
         rows.gid += metadata.gid

@@ -13,13 +13,16 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.attributes import ItemMetadata, are_times_portable
+from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import (
-    CreatedDirectories,
+    IS_NEW,
+    IS_OWNED_BY_OTHER_USER,
+    IS_SIMPLE,
+    IS_UNCHANGED,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
-    PartlyProcessedDirectory,
+    EnteredDirectories,
     PresentDirectoryStatus,
 )
 from pcopy.fsio.identity import ItemIdentity
@@ -40,8 +43,8 @@ from pcopy.tasks.base.sibling_directories import (
 )
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector, finish_state, unpack_marks
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter_with_mode, schedule_finish_dir_task
+from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector, unpack_marks
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, schedule_finish_dir_task
 from pcopy.tasks.directories.simple_directories import directory_batch_settings, open_target_for_batch
 from pcopy.walk.visitor import FoundItems, pass_items_to_visitor
 
@@ -126,25 +129,22 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         entered = yield from self._enter_subdirectories_in_batch(rank, result, names, inodes)
         if entered is not None:
             result.reset_counted_directory()
-            _count_batch_directories(result, entered)
-            if entered.created:
-                yield from process_created_directories(rank, result, self.place, entered.created, finishes)
+            _count_finished_rows(result, entered)
+            if entered.entered:
+                yield from _process_entered_directories(rank, result, self.place, entered.entered, finishes)
         remaining = []
         for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
             code = OutcomeCode.SLOW_PATH if entered is None else entered.verdicts.codes[row]
-            found = entered.remaining.get(row) if entered is not None else None
-            if code == OutcomeCode.DONE and found is None:
+            if code == OutcomeCode.DONE:
                 continue
             if rank.stop_reason is not None:  # no further directory is begun
                 remaining.append(row)
-            elif found is None:
+            else:
                 scan = self.scan_task_for_subdirectory(name, inode)
                 result.set_counted_directory((scan.root, scan.path))
                 yield from scan.scan_directory(
                     rank, result, finishes.add, is_target_new=code == OutcomeCode.DECIDE_AGAIN
                 )
-            else:
-                yield from _visit_remaining_items(rank, result, self.place, name, inode, found, finishes)
         return remaining
 
     def _enter_subdirectories_in_batch(
@@ -172,85 +172,44 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         entered = yield from rank.execute_batch(batch)
         seconds = time.monotonic() - began
         rank.shared_instance(DirectoriesPerCall).adapt_to_duration(seconds)
-        names_seen = entered.skipped + sum(len(found.rows) + found.skipped[0] for found in entered.remaining.values())
-        if names_seen and not (
-            batch.settings.copies_small_files or entered.created
+        names_seen = entered.skipped + _names_seen(entered.entered)
+        if (
+            names_seen and not batch.settings.copies_small_files
         ):  # copying takes longer than stat(2), which ``ItemDurations`` measures
             rank.shared_instance(ItemDurations).record_duration(ScanNames.code, names_seen, seconds)
         return entered
 
 
-def _count_batch_directories(result: TaskResult, entered: EnterDirectoriesResult) -> None:
-    """Count the directories, and the items in them, that the backend has processed completely. They are counted for
-    their parent directory, because no later task names them.
+def _names_seen(entered: EnteredDirectories | None) -> int:
+    """Return the number of items whose status was read, if no directory was created: that takes longer than stat(2)."""
+    if entered is None or any(flags & IS_NEW for flags in entered.flags):
+        return 0
+    return sum(entered.skipped) + sum(entered.remaining)
+
+
+def _count_finished_rows(result: TaskResult, entered: EnterDirectoriesResult) -> None:
+    """Count the rows of a batch that are finished, and the items in them. They are counted for their parent directory,
+    because no later task names them.
     """
-    done = entered.verdicts.codes.count(OutcomeCode.DONE) - len(entered.remaining)
-    if entered.created:
-        done -= entered.created.rows
+    done = entered.verdicts.codes.count(OutcomeCode.DONE)
+    if entered.entered:
+        done -= entered.entered.rows
     result.count(counts.DIRECTORIES, entered.changed)
     result.count(counts.SKIPPED, done - entered.changed)
     result.count(counts.UNSCANNED, -done)
-    _count_skipped_items(result, entered.skipped, entered.skipped_bytes)
-
-
-def _count_skipped_items(result: TaskResult, items: int, size: int) -> None:
-    """Count ``items`` items as found and skipped; together they have ``size`` bytes."""
-    if items:
+    if entered.skipped:
         for counter in (counts.FOUND, counts.SKIPPED):
-            result.count(counter, items)
+            result.count(counter, entered.skipped)
         for counter in (counts.FOUND_BYTES, counts.SKIPPED_BYTES):
-            result.count(counter, size)
+            result.count(counter, entered.skipped_bytes)
 
 
-def _visit_remaining_items(
-    rank: Rank,
-    result: TaskResult,
-    parent: Place,
-    name: bytes,
-    inode: int,
-    found: PartlyProcessedDirectory,
-    finishes: SubdirectoryFinishCollector,
-) -> TaskSteps:
-    """Pass the items of the existing subdirectory ``name`` that the backend did not handle to the visitor, which spawns
-    tasks for them. Have the directory get its metadata later.
-
-    Args:
-        parent: the directory that contains the subdirectory.
-        inode: inode number of the source.
-        found: what the backend returned for the subdirectory.
-        finishes: collects the directories that get their metadata later.
-    """
-    path = parent.path + b"/" + name if parent.path else name
-    target = ItemIdentity(parent.target_id.mount_code, found.inode, found.mark)
-    attributes = found.attributes
-    result.set_counted_directory((parent.root, path))
-    result.count(counts.UNSCANNED, -1)
-    _count_skipped_items(result, *found.skipped)
-    is_simple = are_times_portable(attributes.atime, attributes.mtime) and can_enter_with_mode(attributes)
-    is_unchanged = _has_wanted_metadata(rank, parent, attributes, found.present)
-    if is_simple:
-        state = finish_state(is_new=False, inherits_acl=found.is_owned_by_other_user, is_unchanged=is_unchanged)
-        finishes.add_subdirectory(name, inode, target, attributes, state)
-    if is_simple and not found.names:
-        return
-    source = ItemIdentity(parent.source_id.mount_code, inode)
-    is_owned_by_other = found.is_owned_by_other_user
-    place = Place(parent.root, path, source, target, False, is_owned_by_other, parent.first_run, is_unchanged)
-    if found.names:
-        visitor = rank.visitor(rank, result, place, 0)
-        pass_items_to_visitor(FoundItems(-1, found.names, found.rows, {}), visitor)
-        yield from visitor.process_collected_items()
-        visitor.end_directory_visit()
-    if not is_simple:
-        schedule_finish_dir_task(rank, result, FinishDir(place, attributes, True, -1), finishes.add)
-
-
-def _has_wanted_metadata(rank: Rank, parent: Place, attributes: ItemMetadata, present: PresentDirectoryStatus) -> bool:
+def _has_wanted_metadata(rank: Rank, above: Place, attributes: ItemMetadata, present: PresentDirectoryStatus) -> bool:
     """Return True if an existing target directory had owner, mode and time that it should have before the job, as far
     as its file system can store them.
 
     Args:
-        parent: the directory that contains it.
+        above: a directory above it, on the same file system.
         attributes: metadata of the source directory.
         present: status of the target directory before the job has changed anything.
     """
@@ -263,7 +222,7 @@ def _has_wanted_metadata(rank: Rank, parent: Place, attributes: ItemMetadata, pr
     from pcopy.fsio.server import new_file_status
 
     try:
-        shown = new_file_status(rank.open_target_directory(parent), rank.temporary_names.next_name())
+        shown = new_file_status(rank.open_target_directory(above), rank.temporary_names.next_name())
     except Problem:
         return False
     if shown.has_unexpected_owner:
@@ -281,48 +240,61 @@ def levels_entered_by_batch(rank: Rank) -> int:
     return MAX_LEVELS_ENTERED if rank.backend.runs_in_poll and not is_decided else 0
 
 
-def process_created_directories(
-    rank: Rank, result: TaskResult, parent: Place, created: CreatedDirectories, finishes: SubdirectoryFinishCollector
+def _process_entered_directories(
+    rank: Rank, result: TaskResult, parent: Place, entered: EnteredDirectories, finishes: SubdirectoryFinishCollector
 ) -> TaskSteps:
-    """Count directories that the backend has created, with the files that it has copied into them, and have them get
+    """Count directories that the backend has entered, with the files that it has copied or skipped, and have them get
     their metadata later. Spawn tasks for what remains in them.
 
     Args:
         parent: the directory that contains the topmost of them.
-        created: what the backend returned.
+        entered: what the backend returned.
         finishes: collects the directories that get their metadata later.
     """
-    tree = _CreatedTree(parent, created)
-    size, files = sum(created.copied_bytes), sum(created.copied)
-    if files:
+    tree = _EnteredTree(rank, parent, entered)
+    if any(entered.copied):
         rank.record_write_success()
-        rank.counters[counts.MOVED] += size
-    found = [copied + below for copied, below in zip(created.copied, created.subdirectories, strict=True)]
-    columns: dict[int, Sequence[int]] = {
-        counts.FOUND: found,
-        counts.FOUND_BYTES: created.copied_bytes,
-        counts.UNSCANNED: [below - 1 for below in created.subdirectories],
-        counts.FILES: created.copied,
-        counts.BYTES: created.copied_bytes,
-    }
-    result.count_in_directories(parent.root, tree.paths, columns)
-    if all(created.are_simple):
-        finishes.add_created_directories(created)
+        rank.counters[counts.MOVED] += sum(entered.copied_bytes)
+    result.count_in_directories(parent.root, tree.paths, _counts_of_entered_directories(entered))
+    if all(flags & IS_SIMPLE for flags in entered.flags):
+        finishes.add_entered_directories(entered, tree.unchanged)
     else:
         for number in range(len(tree.paths)):
             finish = FinishDir(tree.place(number), tree.attributes(number), True, -1)
             result.set_counted_directory(finish.place.key)
             schedule_finish_dir_task(rank, result, finish, finishes.add)
-    for number, (names, rows) in created.contents.items():
+    for number, (names, rows) in entered.contents.items():
         place = tree.place(number)
         result.set_counted_directory(place.key)
         visitor = rank.visitor(rank, result, place, 0)
         pass_items_to_visitor(FoundItems(-1, names, rows, {}), visitor)
         yield from visitor.process_collected_items()
         visitor.end_directory_visit()
-    for number, directories in created.not_entered.items():
+    for number, directories in entered.not_entered.items():
         yield from _scan_directories_not_entered(rank, result, tree.place(number), directories, finishes)
     result.reset_counted_directory()
+
+
+def _counts_of_entered_directories(entered: EnteredDirectories) -> dict[int, Sequence[int]]:
+    """Return what is counted for each directory that the backend has entered, as columns: the items in it that need no
+    further task, and its finished subdirectories with the files in them.
+    """
+    below, finished = entered.subdirectories, entered.finished
+    columns: dict[int, Sequence[int]] = {
+        counts.FOUND: [sum(row) for row in zip(entered.copied, entered.skipped, below, finished, strict=True)],
+        counts.FOUND_BYTES: [sum(row) for row in zip(entered.copied_bytes, entered.skipped_bytes, strict=True)],
+        counts.UNSCANNED: [number - 1 for number in below],
+        counts.FILES: entered.copied,
+        counts.BYTES: entered.copied_bytes,
+    }
+    if any(entered.skipped) or any(finished):
+        columns[counts.SKIPPED] = [
+            files + directories - changed
+            for files, directories, changed in zip(entered.skipped, finished, entered.changed, strict=True)
+        ]
+        columns[counts.SKIPPED_BYTES] = entered.skipped_bytes
+        columns[counts.DIRECTORIES] = entered.changed
+    return columns
 
 
 def _scan_directories_not_entered(
@@ -353,36 +325,43 @@ def _scan_directories_not_entered(
             yield from scan.scan_directory(rank, result, finishes.add, is_target_new=True)
 
 
-class _CreatedTree:
-    """The directories that the backend has created in one subtree, as ``Place`` and ``ItemMetadata`` objects. These are
-    made only for the directories that need them.
+class _EnteredTree:
+    """The directories that the backend has entered, as ``Place`` and ``ItemMetadata`` objects. These are made only for
+    the directories that need them.
     """
 
-    def __init__(self, parent: Place, created: CreatedDirectories) -> None:
+    def __init__(self, rank: Rank, parent: Place, entered: EnteredDirectories) -> None:
         above = parent.path + b"/" if parent.path else b""
-        self.paths = [above + path for path in created.packed_paths.split(b"\0")[:-1]]
+        self.paths = [above + path for path in entered.packed_paths.split(b"\0")[:-1]]
         self._parent = parent
-        self._created = created
+        self._entered = entered
         self._marks: list[bytes] = []
+        self.unchanged = {number for number, flags in enumerate(entered.flags) if flags & IS_UNCHANGED}
+        """Numbers of the existing directories that had the metadata before the job that they should have."""
+        for number, status in entered.present.items():
+            if _has_wanted_metadata(rank, parent, self.attributes(number), status):
+                self.unchanged.add(number)
 
     def place(self, number: int) -> Place:
         """Return a directory, given by its number."""
         if not self._marks:
-            self._marks = unpack_marks(self._created.marks)
-        parent, created = self._parent, self._created
+            self._marks = unpack_marks(self._entered.marks)
+        parent, entered = self._parent, self._entered
+        flags = entered.flags[number]
         return Place(
             parent.root,
             self.paths[number],
-            ItemIdentity(parent.source_id.mount_code, created.sources[number]),
-            ItemIdentity(parent.target_id.mount_code, created.targets[number], self._marks[number]),
-            True,
-            False,
+            ItemIdentity(parent.source_id.mount_code, entered.sources[number]),
+            ItemIdentity(parent.target_id.mount_code, entered.targets[number], self._marks[number]),
+            bool(flags & IS_NEW),
+            bool(flags & IS_OWNED_BY_OTHER_USER),
             parent.first_run,
+            number in self.unchanged,
         )
 
     def attributes(self, number: int) -> ItemMetadata:
         """Return the metadata of the source of a directory, given by its number."""
-        rows = self._created.metadata
+        rows = self._entered.metadata
         return ItemMetadata(
             rows.mode[number], rows.uid[number], rows.gid[number], rows.atime[number], rows.mtime[number]
         )

@@ -184,8 +184,8 @@ typedef struct {
     pk_memory entered, above; /* of PK_LOOK: a pk_entered for each directory that was entered, and their paths, each
                                * ended by a zero */
     pk_frontier frontier; /* of walks */
-    pk_memory made;       /* of PK_COPY_TREE: a pk_made for each directory that was created; text has their paths, each
-                           * ended by a zero */
+    pk_memory copies;     /* of PK_COPY_TREE: a pk_copied for each directory that was entered and is not finished; text has
+                           * their paths, each ended by a zero */
     pk_memory marks;      /* of PK_COPY_TREE: the marks of their targets, each preceded by its length (one byte) */
     pk_memory partly;     /* of PK_COPY_TREE: a pk_directory for each of them in which items remain */
     uint8_t letter;       /* of PK_CHANGE: what remains to be done with the item of the row itself, as in `frontier`; 0:
@@ -193,14 +193,24 @@ typedef struct {
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
 
-/* A directory that PK_COPY_TREE has created: metadata of the source, inode numbers of both, numbers of the files that were
- * copied, of the items that remain, and of the subdirectories that were entered. is_simple: PK_FINISH can set its
- * metadata. */
+/* Flags of pk_copied: PK_FINISH can set the metadata of the directory; the target was created; it belongs to another user;
+ * its metadata are those of the source. */
+#define PK_IS_SIMPLE 1
+#define PK_IS_MADE 2
+#define PK_IS_ANOTHERS 4
+#define PK_IS_UNCHANGED 8
+
+/* A directory that PK_COPY_TREE has entered and not finished. metadata: of the source. present: of the target before anything
+ * in it was changed; zeros if it was created. source, target: inode numbers. copied, skipped: files. remaining: items.
+ * subdirectories: those that were entered and are not finished. finished: those that are finished, of which `changed` had
+ * other metadata before; files in them count as skipped in this directory. */
 typedef struct {
     pk_metadata metadata;
-    uint64_t source, target, copied_bytes;
-    uint32_t copied, remaining, subdirectories, is_simple;
-} pk_made;
+    uint64_t source, target, copied_bytes, skipped_bytes;
+    pk_metadata present;
+    int64_t present_ctime;
+    uint32_t copied, skipped, remaining, subdirectories, finished, changed, flags, unused;
+} pk_copied;
 
 /* A directory that PK_LOOK has entered. items: number of items in it. is_summed: true if they were added to the tally; all
  * of them have this owner and group then, and kinds has their numbers by type, in the order of the letters "fdlpscb".

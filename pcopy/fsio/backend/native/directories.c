@@ -23,6 +23,17 @@ static struct timespec moment_of(int64_t nanoseconds)
     return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
 }
 
+int pk_has_metadata(const pk_batch *batch, const struct stat *status, const pk_metadata *wanted)
+{
+    int64_t mtime, ctime;
+    const int set_id = wanted->mode & (S_ISUID | S_ISGID);
+    return (batch->flags & PK_OWNER ? status->st_uid == wanted->uid && status->st_gid == wanted->gid : !set_id) &&
+           (!(batch->flags & PK_MODE) || (status->st_mode & 07777) == (wanted->mode & 07777)) &&
+           (!(batch->flags & PK_TIMES) ||
+            (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) &&
+             is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window)));
+}
+
 int pk_set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted,
                     int is_made)
 {

@@ -191,6 +191,9 @@ int pk_is_bare(pk_worker *worker, int directory, int is_target);
  * slow path has to set all of them. */
 int pk_set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted,
                     int is_made);
+/* Return true if the status of an existing directory has the wanted metadata. The caller asks again if it has not: a file
+ * server may show others than those that were set. */
+int pk_has_metadata(const pk_batch *batch, const struct stat *status, const pk_metadata *wanted);
 /* Read the status of all names (found->left of them, each with a zero at its end, `size` bytes together) in an open source
  * directory. Return -1 if a status cannot be read, or if there is no memory. */
 int pk_look_at_all(pk_directory *found, int source, const char *names, size_t size);

@@ -38,7 +38,7 @@ int pk_append(pk_memory *memory, const void *data, size_t size)
 void pk_release_walk(pk_directory *found)
 {
     pk_frontier *const frontier = &found->frontier;
-    pk_memory *const all[] = {&found->text,          &found->made,            &found->marks,         &found->partly,
+    pk_memory *const all[] = {&found->text,          &found->copies,          &found->marks,         &found->partly,
                               &found->items,         &found->entered,        &found->above,         &frontier->parents,
                               &frontier->inodes,     &frontier->names,       &frontier->left_parents,
                               &frontier->left_inodes, &frontier->left_names, &frontier->left_kinds, &frontier->other_inodes};

@@ -1,7 +1,8 @@
 /* The visitor of PK_COPY_TREE: a row copies a tree, as far as that is simple. It opens or creates the target of each
- * directory, and copies or skips small files. It goes down only below directories that it has created.
+ * directory, and copies or skips small files.
  *
- * What it has entered gets its metadata later (PK_FINISH). Items that it does not handle are returned with their status.
+ * An existing directory without subdirectories, in which nothing remains to be done, gets its metadata at once: it is
+ * finished. All others get them later (PK_FINISH). Items that this code does not handle are returned with their status.
  * Directories that it does not handle are left before anything is created; if that turns out only after the target was
  * created, they are left with the letter a (the row: with the code ANEW, DECIDE_AGAIN): the slow path continues with the
  * directory, and knows that it was created.
@@ -97,61 +98,96 @@ static int has_changed(int directory, const struct stat *before)
            now.st_mtim.tv_nsec != before->st_mtim.tv_nsec;
 }
 
-/* Choose the subdirectories that are entered: their letters in `listed` remain 'd'. */
-static void choose_subdirectories(const pk_walk *walk, const pk_directory *found, pk_listed *listed)
+/* Choose the subdirectories that are entered: their letters in `listed` remain 'd'. Return their number. */
+static uint32_t choose_subdirectories(const pk_walk *walk, const pk_directory *found, pk_listed *listed)
 {
     const pk_tree *const tree = walk->batch->tree;
     const pk_columns *const rows = &found->rows;
-    for (uint32_t row = 0; row < found->left; row++)
-        if (!found->is_made || walk->levels >= tree->depth || !S_ISDIR(rows->mode[row]) ||
-            rows->device[row] != tree->source_device || rows->inode[row] != listed->all.inodes[row])
-            listed->all.kinds[row] = '-';
+    uint32_t chosen = 0;
+    for (uint32_t row = 0; row < found->left; row++) {
+        const int is_entered = walk->levels < tree->depth && S_ISDIR(rows->mode[row]) &&
+                               rows->device[row] == tree->source_device && rows->inode[row] == listed->all.inodes[row];
+        listed->all.kinds[row] = is_entered ? 'd' : '-';
+        chosen += (uint32_t)is_entered;
+    }
+    return chosen;
 }
 
 /* Allocate the memory that store needs. Return 0, or -1 if there is none. */
 static int make_room_to_store(pk_walk *walk)
 {
     pk_directory *const found = walk->found;
-    return pk_room_for(&found->made, sizeof(pk_made)) == NULL || pk_room_for(&found->marks, PK_MARK) == NULL ||
+    return pk_room_for(&found->copies, sizeof(pk_copied)) == NULL || pk_room_for(&found->marks, PK_MARK) == NULL ||
                    pk_room_for(&found->text, walk->path.size) == NULL ||
-                   pk_room_for(&found->partly, sizeof(pk_directory)) == NULL ||
-                   pk_number_of(walk, walk->levels) == NOT_NUMBERED
+                   pk_room_for(&found->partly, sizeof(pk_directory)) == NULL
                ? -1
                : 0;
 }
 
-/* Store a directory that was created, and the items that remain in it. */
-static void store(pk_walk *walk, const pk_level *level, const pk_directory *one)
+/* Return the entry of the directory that contains the one which is entered now; NULL if that is the parent of the rows. */
+static pk_copied *entry_above(const pk_walk *walk)
+{
+    pk_copied *const entries = (pk_copied *)walk->found->copies.at;
+    return walk->levels ? &entries[walk->level[walk->levels - 1].number] : NULL;
+}
+
+/* Store a directory that is not finished, and the items that remain in it. Return 0, or -1 if there is no memory. */
+static int store(pk_walk *walk, const pk_level *level, const pk_directory *one, int is_unchanged)
 {
     pk_directory *const found = walk->found;
-    const int can_enter = walk->batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700;
-    const pk_made made = {
-        .metadata = one->metadata,
+    const pk_tree *const tree = walk->batch->tree;
+    const pk_metadata *const metadata = &one->metadata;
+    const int is_simple = (tree->flags & PK_POWERFUL || (metadata->mode & 0700) == 0700) &&
+                          is_common(whole_seconds(metadata->atime)) && is_common(whole_seconds(metadata->mtime));
+    const pk_copied entered = {
+        .metadata = *metadata,
         .source = level->inode,
         .target = one->inode,
         .copied_bytes = one->copied_bytes,
+        .skipped_bytes = one->skipped_bytes,
+        .present = one->present,
+        .present_ctime = one->present_ctime,
         .copied = one->copied,
+        .skipped = one->skipped,
         .remaining = one->left,
-        .is_simple = can_enter && is_common(whole_seconds(one->metadata.atime)) &&
-                     is_common(whole_seconds(one->metadata.mtime)),
+        .flags = (is_simple ? PK_IS_SIMPLE : 0u) | (one->is_made ? PK_IS_MADE : 0u) |
+                 (one->is_anothers ? PK_IS_ANOTHERS : 0u) | (is_unchanged ? PK_IS_UNCHANGED : 0u),
     };
-    pk_append(&found->made, &made, sizeof made);
+    if (pk_number_of(walk, walk->levels) == NOT_NUMBERED)
+        return -1;
+    pk_append(&found->copies, &entered, sizeof entered);
     pk_append(&found->marks, one->mark, 1u + one->mark[0]);
     pk_append(&found->text, walk->path.at, walk->path.size - 1); /* without the slash at its end */
     pk_append(&found->text, "", 1);
     if (one->left)
         pk_append(&found->partly, one, sizeof *one);
-    if (walk->levels)
-        ((pk_made *)found->made.at)[walk->level[walk->levels - 1].number].subdirectories++;
-    walk->results += one->left ? one->names_size + 64 * (size_t)one->left : 0;
+    if (entry_above(walk) != NULL)
+        entry_above(walk)->subdirectories++;
+    walk->results += sizeof entered + (one->left ? one->names_size + 64 * (size_t)one->left : 0);
+    return 0;
+}
+
+/* Count a finished directory: for the one that contains it, or for the row. */
+static void count_finished(pk_walk *walk, const pk_directory *one)
+{
+    pk_copied *const above = entry_above(walk);
+    if (above == NULL) {
+        walk->found->is_finished = 1;
+        walk->found->is_changed = one->is_changed;
+        walk->found->skipped = one->skipped;
+        walk->found->skipped_bytes = one->skipped_bytes;
+        return;
+    }
+    above->finished++;
+    above->changed += one->is_changed;
+    above->skipped += one->skipped;
+    above->skipped_bytes += one->skipped_bytes;
 }
 
 /* Set the metadata of a directory that existed before, and in which nothing remains to be done. Return 0 if the slow path
  * has to do that. */
 static int finish(const pk_batch *batch, pk_directory *one, int target, const struct stat *status)
 {
-    if (one->left || one->is_made || !(batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700))
-        return 0;
     const int written = pk_set_metadata(batch, target, status, &one->metadata, 0);
     one->is_finished = written >= 0;
     one->is_changed = written > 0 && has_changed(target, status);
@@ -166,27 +202,35 @@ static int process_target(pk_walk *walk, const pk_level *level, pk_directory *on
     const pk_batch *const batch = walk->batch;
     struct stat status;
     if (!is_simple_target(worker, batch, level->other, &status, one->is_made) ||
-        (one->is_made ? make_room_to_store(walk) : record_present(one, &status)))
+        (!one->is_made && record_present(one, &status)) || make_room_to_store(walk))
         return 'd';
-    choose_subdirectories(walk, one, listed);
+    const uint32_t chosen = choose_subdirectories(walk, one, listed);
     doing(worker, OP_STAT);
     if (one->left && pk_process_items(worker, batch, one, level->descriptor, level->other, listed->all.kinds))
         walk->is_over = 1;
     doing(worker, OP_UTIMENSAT);
-    if (finish(batch, one, level->other, &status))
+    const int can_enter = batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700;
+    if (!one->is_made && !one->left && !chosen && can_enter && finish(batch, one, level->other, &status)) {
+        count_finished(walk, one);
         return 0;
+    }
     one->inode = status.st_ino;
     one->is_anothers = status.st_uid != batch->tree->user;
     pk_mark(batch->target, level->other, one->mark);
-    return one->is_made || has_no_default_acl(level->other) ? 0 : 'd';
+    const int is_unchanged = !one->is_made && pk_has_metadata(batch, &status, &one->metadata);
+    if (!one->is_made && !has_no_default_acl(level->other))
+        return 'd';
+    return store(walk, level, one, is_unchanged) ? 'd' : 0;
 }
 
-/* Copy the directory `level`, as far as that is simple. The status of everything in it is read before anything is
+/* Copy the directory `level`, as far as that is simple. A directory that this row has created is expected to be empty. The
+ * status of everything in it is read before anything is
  * created. */
 static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     const pk_batch *const batch = walk->batch;
-    const int is_below = walk->levels > 0;
+    const pk_copied *const above = entry_above(walk);
+    const int is_in_new = above != NULL ? !!(above->flags & PK_IS_MADE) : !!(batch->tree->flags & PK_IN_NEW);
     pk_directory one = {0};
     if (read_metadata(walk->worker, batch, level, &one.metadata) ||
         look_into(walk->worker, &one, level->descriptor, listed)) {
@@ -194,18 +238,14 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
         return 'd';
     }
     doing(walk->worker, OP_OPEN);
-    level->other = open_target(is_below ? walk->level[walk->levels - 1].other : batch->target, level->name,
-                               is_below || batch->tree->flags & PK_IN_NEW, &one.is_made);
+    level->other = open_target(above != NULL ? walk->level[walk->levels - 1].other : batch->target, level->name, is_in_new,
+                               &one.is_made);
     const int letter = level->other >= 0 ? process_target(walk, level, &one, listed) : 'd';
     if (letter) {
         free(one.block);
         return one.is_made ? 'a' : letter;
     }
-    if (one.is_made)
-        store(walk, level, &one);
-    else
-        *walk->found = one;
-    if (one.is_made && !one.left)
+    if (!one.left)
         free(one.block);
     return 0;
 }
