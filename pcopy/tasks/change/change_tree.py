@@ -180,7 +180,7 @@ class _TreeChanger:
             if is_changed:
                 yield from self._enter_directory(parent, names[0], inodes[0])
             else:
-                yield from self._change_directories(parent, names[:1])
+                yield from self._change_directories(parent, names[:1], inodes[:1])
         for group in remaining:
             self._spawn_directory_tasks(group)
 
@@ -224,7 +224,7 @@ class _TreeChanger:
             self._add_rows(_Directories(parent, names, inodes, is_changed, False), slow[1:])
             yield from self._enter_directory(parent, names[slow[0]], inodes[slow[0]])
         else:
-            yield from self._change_directories(parent, [names[row] for row in slow])
+            yield from self._change_directories(parent, [names[row] for row in slow], [inodes[row] for row in slow])
 
     def _add_rows(self, group: _Directories, rows: Sequence[int]) -> None:
         """Add those directories of a group whose indices are ``rows`` to those whose contents must be processed."""
@@ -322,17 +322,18 @@ class _TreeChanger:
         others = [names[row] for rows in by_letter.values() for row in rows]
         yield from self._change_names(place, [*others, *waiting], waiting.items())
 
-    def _change_directories(self, place: Place, names: Sequence[bytes]) -> TaskSteps:
-        """Change directories that were listed in directory ``place``, and what they contain. An item of another type
-        that has taken the name of one is not changed; it counts as failed.
+    def _change_directories(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
+        """Change directories that were listed in directory ``place`` with these inode numbers, and what they contain.
+        An item of another type that has taken the name of one is not changed; it counts as failed.
         """
         self._result.count(counts.UNSCANNED, -len(names))
         replaced = set[bytes]()
         with suppress(Problem):  # ``_change_names`` reports the error for each name
             directory = open_checked_directory(self._rank, place)
-            for name in names:
+            for name, inode in zip(names, inodes, strict=True):
                 with suppress(OSError):  # likewise
-                    if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    if not stat.S_ISDIR(status.st_mode) and status.st_ino != inode:  # some listings have wrong types
                         replaced.add(name)
         for name in replaced:
             self._count_replaced_item(place, name)

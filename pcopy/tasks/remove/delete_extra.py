@@ -373,6 +373,8 @@ def _extra_and_common_rows(
             if _must_be_deleted_for_source(
                 rank, selected, path, _known_type_letter(sides.source, name, source_kinds[name])
             ):
+                if _known_type_letter(sides.target, name, _UNKNOWN) != _DIRECTORY:
+                    continue  # the directory lists a wrong type
                 if not (
                     rank.options.dry_run and is_directory_empty(sides.target, name)
                 ):  # a real run would have replaced this empty directory when it copied the item

@@ -105,7 +105,7 @@ static uint32_t choose_subdirectories(const pk_walk *walk, const pk_directory *f
     const pk_columns *const rows = &found->rows;
     uint32_t chosen = 0;
     for (uint32_t row = 0; row < found->left; row++) {
-        const int is_entered = walk->levels < tree->depth && S_ISDIR(rows->mode[row]) &&
+        const int is_entered = walk->levels < tree->depth && listed->all.kinds[row] == 'd' && S_ISDIR(rows->mode[row]) &&
                                rows->device[row] == tree->source_device && rows->inode[row] == listed->all.inodes[row];
         listed->all.kinds[row] = is_entered ? 'd' : '-';
         chosen += (uint32_t)is_entered;
@@ -223,9 +223,8 @@ static int process_target(pk_walk *walk, const pk_level *level, pk_directory *on
     return store(walk, level, one, is_unchanged) ? 'd' : 0;
 }
 
-/* Copy the directory `level`, as far as that is simple. A directory that this row has created is expected to be empty. The
- * status of everything in it is read before anything is
- * created. */
+/* Copy the directory `level`, as far as that is simple. The status of everything in it is read before anything is created. A
+ * target that this row has created is expected to be empty. */
 static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     const pk_batch *const batch = walk->batch;
