@@ -154,7 +154,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     113: ("SpawnDeepestDirectoryTasks", ""),
     114: ("VisitDeferredDirectories", "place names rows"),
     115: ("ChangeMetadataOfItems", "place names kinds inodes"),
-    116: ("ChangeMetadataInDirectories", "place names inodes"),
+    116: ("ChangeMetadataInDirectories", "place names inodes is_changed"),
     120: ("CompareDirs", "place names inodes others"),
     121: ("CompareNamedItems", "place names skips_first_side"),
     122: ("CompareSmallFiles", "place names bits inodes others"),

@@ -96,8 +96,8 @@ class EnteredDirectories(NamedTuple):
         present: status that each existing target directory had before.
         contents: names (joined by slashes) and status of the items that remain, for each directory that has any, by its
             number.
-        not_entered: names and inode numbers of subdirectories that were not entered, and whether each was created, by
-            the number of their parent.
+        not_entered: subdirectories that were not entered, by the number of their parent: name, inode number, and a
+            letter that says why (``NOT_REACHED``, ``LEFT_TO_SLOW_PATH``, ``CREATED``).
     """
 
     rows: int
@@ -117,8 +117,13 @@ class EnteredDirectories(NamedTuple):
     flags: Sequence[int]
     present: dict[int, PresentDirectoryStatus]
     contents: dict[int, tuple[bytes, ItemStatusColumns]]
-    not_entered: dict[int, list[tuple[bytes, int, bool]]]
+    not_entered: dict[int, list[tuple[bytes, int, int]]]
 
+
+NOT_REACHED, LEFT_TO_SLOW_PATH, CREATED = b"dsa"
+"""Why a directory was not entered: a limit of the batch was reached, or the directory could not be opened; the batch
+cannot process it; or it cannot, but has created its target.
+"""
 
 IS_SIMPLE = 1
 """Flag of a directory: a ``FinishDirectoriesBatch`` can set its metadata."""

@@ -55,8 +55,6 @@ _COLUMNS_OF_REMAINING_ITEMS = ("mode", "links", "mtime", "ctime", "inode", "size
 _COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in ALL_COLUMNS}
 """Type code of ``array``, and bytes per value, of each column, by its name."""
 _NO_ROWS = ItemStatusColumns(0, SCAN_COLUMNS | LINKS_COLUMN)
-_CREATED_LETTER = ord("a")
-"""Letter of a directory of a frontier that the row has created, but has not copied."""
 
 
 class NativeDirectoriesBatch(NativeBatch):
@@ -299,13 +297,13 @@ def _entered_directories(rows: Sequence[Any]) -> EnteredDirectories:
     )
 
 
-def _directories_not_entered(frontier: Any, first: int) -> dict[int, list[tuple[bytes, int, bool]]]:
-    """Return name and inode number of each directory that a row has not entered, and whether it was created, by the
-    number of its parent. ``first`` is the number of the directory of the row.
+def _directories_not_entered(frontier: Any, first: int) -> dict[int, list[tuple[bytes, int, int]]]:
+    """Return name, inode number and letter of each directory that a row has not entered, by the number of its parent.
+    ``first`` is the number of the directory of the row.
     """
-    left: dict[int, list[tuple[bytes, int, bool]]] = {}
+    left: dict[int, list[tuple[bytes, int, int]]] = {}
     names, letters = used_bytes(frontier.left_names).split(b"/"), used_bytes(frontier.left_kinds)
     parents, inodes = array("I", used_bytes(frontier.left_parents)), array("Q", used_bytes(frontier.left_inodes))
     for parent, name, inode, letter in zip(parents, names, inodes, letters, strict=True):
-        left.setdefault(first + parent, []).append((name, inode, letter == _CREATED_LETTER))
+        left.setdefault(first + parent, []).append((name, inode, letter))
     return left

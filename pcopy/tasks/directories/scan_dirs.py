@@ -16,10 +16,12 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import (
+    CREATED,
     IS_NEW,
     IS_OWNED_BY_OTHER_USER,
     IS_SIMPLE,
     IS_UNCHANGED,
+    NOT_REACHED,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
     EnteredDirectories,
@@ -301,28 +303,33 @@ def _scan_directories_not_entered(
     rank: Rank,
     result: TaskResult,
     place: Place,
-    directories: Sequence[tuple[bytes, int, bool]],
+    directories: Sequence[tuple[bytes, int, int]],
     finishes: SubdirectoryFinishCollector,
 ) -> TaskSteps:
     """Spawn tasks that scan subdirectories of ``place`` that the backend has not entered. Those whose targets it has
     created are scanned at once, because no other task knows that.
 
     Args:
-        directories: name and inode number of each, and whether its target was created.
+        directories: name and inode number of each, and the letter that says why it was not entered.
         finishes: collects the directories that get their metadata later.
     """
     result.set_counted_directory(place.key)
     result.count(counts.FOUND, len(directories))
     is_stopping = rank.stop_reason is not None
-    later = [(name, inode) for name, inode, is_created in directories if is_stopping or not is_created]
+    later, slow, created = list[tuple[bytes, int]](), list[ScanDir](), list[ScanDir]()
+    for name, inode, letter in directories:
+        if letter == NOT_REACHED or is_stopping:
+            later.append((name, inode))
+            continue
+        scan = ScanDirs(place, name, pack_numbers([inode])).scan_task_for_subdirectory(name, inode)
+        (created if letter == CREATED else slow).append(scan)
     spawn_subdirectory_scan_tasks(rank, result, place, [name for name, _ in later], [inode for _, inode in later])
-    for name, inode, is_created in directories:
-        if is_created and not is_stopping:
-            scan = ScanDirs(place, name, pack_numbers([inode])).scan_task_for_subdirectory(name, inode)
-            result.set_counted_directory(place.key)
-            result.count(counts.UNSCANNED)
-            result.set_counted_directory((scan.root, scan.path))
-            yield from scan.scan_directory(rank, result, finishes.add, is_target_new=True)
+    result.count(counts.UNSCANNED, len(slow) + len(created))
+    for scan in slow:
+        result.spawn_task(scan, SCAN_COST, expands=True)
+    for scan in created:
+        result.set_counted_directory((scan.root, scan.path))
+        yield from scan.scan_directory(rank, result, finishes.add, is_target_new=True)
 
 
 class _EnteredTree:

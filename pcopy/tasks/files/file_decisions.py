@@ -73,13 +73,14 @@ def _begin_of_doubt(rank: Rank, place: Place) -> int | None:
     """Return the time since which this job, or another one that did not finish, may have written items of a target
     directory, by its clock, in nanoseconds since 1970. Return None if no item is in doubt.
 
-    The tolerance is ``CLOCK_GRACE``. It is less if only this run can have written them and the directory is on this
-    host: then one clock has set the times of all.
+    The tolerance is ``CLOCK_GRACE``. With ``--existing changed`` it is less if only this run can have written them and
+    the directory is on this host: then one clock has set the times of all.
     """
     since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
     if not since:
         return None
-    has_one_clock = rank.job.run == 1 and not rank.job.doubted and rank.is_target_on_this_host(place)
+    may_have_one_clock = rank.copy_options.existing == "changed" and rank.job.run == 1 and not rank.job.doubted
+    has_one_clock = may_have_one_clock and rank.is_target_on_this_host(place)
     return min(since) - (HOST_CLOCK_GRACE if has_one_clock else CLOCK_GRACE)
 
 

@@ -3,9 +3,9 @@
  *
  * An existing directory without subdirectories, in which nothing remains to be done, gets its metadata at once: it is
  * finished. All others get them later (PK_FINISH). Items that this code does not handle are returned with their status.
- * Directories that it does not handle are left before anything is created; if that turns out only after the target was
- * created, they are left with the letter a (the row: with the code ANEW, DECIDE_AGAIN): the slow path continues with the
- * directory, and knows that it was created.
+ * Directories that it does not handle are left with the letter s, before anything is created. If that turns out only after
+ * the target was created, they are left with the letter a (the row: with the code ANEW, DECIDE_AGAIN): the slow path
+ * continues with the directory, and knows that it was created.
  */
 #include "walk.h"
 
@@ -234,7 +234,7 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
     if (read_metadata(walk->worker, batch, level, &one.metadata) ||
         look_into(walk->worker, &one, level->descriptor, listed)) {
         free(one.block);
-        return 'd';
+        return 's';
     }
     doing(walk->worker, OP_OPEN);
     level->other = open_target(above != NULL ? walk->level[walk->levels - 1].other : batch->target, level->name, is_in_new,
