@@ -27,10 +27,10 @@ from pcopy.fsio.backend.columns import (
 from pcopy.fsio.backend.directory_batches import (
     IS_NEW,
     IS_SIMPLE,
+    CopiedDirectories,
     DirectoryBatchSettings,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
-    EnteredDirectories,
     FinishDirectoriesBatch,
 )
 from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
@@ -86,13 +86,13 @@ def entered(
     return result
 
 
-def paths_of(created: EnteredDirectories) -> list[bytes]:
+def paths_of(created: CopiedDirectories) -> list[bytes]:
     paths = created.packed_paths.split(b"\0")
     assert paths.pop() == b""
     return paths
 
 
-def remaining_paths(source: Path, created: EnteredDirectories) -> list[bytes]:
+def remaining_paths(source: Path, created: CopiedDirectories) -> list[bytes]:
     """Return the paths of what remains: items, and directories with everything in them."""
     paths = paths_of(created)
     remaining = [paths[at] + b"/" + name for at, (names, _) in created.contents.items() for name in unpack_names(names)]
@@ -118,7 +118,7 @@ def test_subtree_is_copied_or_left_to_the_caller(
     before = {path: os.lstat(path) for path in (source / "top", *source.rglob("*"))}
     result = entered(backend, source, target, depth, deadline, copies=copies)
     backend.close()
-    created = result.entered
+    created = result.unfinished
     assert bytes(result.verdicts.codes) == bytes((OutcomeCode.DONE,)) and created is not None and created.rows == 1
     copied, remaining = find(target, b"top"), remaining_paths(source, created)
     assert sorted(copied + remaining) == sorted(find(source, b"top"))
@@ -222,6 +222,6 @@ def test_time_limit_is_kept(make_backend: BackendFactory, tmp_path: Path) -> Non
         return
     result = entered(backend, tmp_path / "from", tmp_path / "to", 100, time.monotonic() + 0.02)
     backend.close()
-    assert result.entered is not None
-    number = len(paths_of(result.entered))
-    assert 1 <= number < 30_151 and result.entered.not_entered
+    assert result.unfinished is not None
+    number = len(paths_of(result.unfinished))
+    assert 1 <= number < 30_151 and result.unfinished.not_entered

@@ -74,7 +74,7 @@ class PresentDirectoryStatus(NamedTuple):
     st_ctime_ns: int
 
 
-class EnteredDirectories(NamedTuple):
+class CopiedDirectories(NamedTuple):
     """The directories that a batch has entered, and that are not finished, in columns. A directory follows its parent;
     its position is its number.
 
@@ -138,18 +138,18 @@ IS_UNCHANGED = 8
 class EnterDirectoriesResult(BatchResult):
     """The result of ``EnterDirectoriesBatch``.
 
-    A row with the code ``DONE`` that is not among the ``entered`` directories is a finished directory: it has its
+    A row with the code ``DONE`` that is not among the ``unfinished`` directories is a finished one: it has its
     metadata, and all items in it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created,
     but the caller has to continue with it.
 
     Fields:
-        entered: the directories that are not finished; None if there are none.
+        unfinished: the directories that are not finished; None if there are none.
         skipped: number of files that were skipped in rows that are finished.
         skipped_bytes: bytes of these files.
         changed: number of finished rows whose metadata is now another than before.
     """
 
-    entered: EnteredDirectories | None
+    unfinished: CopiedDirectories | None
     skipped: int
     skipped_bytes: int
     changed: int

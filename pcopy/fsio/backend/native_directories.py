@@ -29,10 +29,10 @@ from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
     IS_NEW,
     IS_UNCHANGED,
+    CopiedDirectories,
     DirectoryBatchSettings,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
-    EnteredDirectories,
     FinishDirectoriesBatch,
     FinishDirectoriesResult,
     PresentDirectoryStatus,
@@ -117,7 +117,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
             entered.skipped += found.skipped
             entered.skipped_bytes += found.skipped_bytes
             entered.changed += found.is_changed
-        entered.entered = _entered_directories(unfinished) if unfinished else None
+        entered.unfinished = _entered_directories(unfinished) if unfinished else None
 
 
 class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
@@ -240,7 +240,7 @@ _COPIED_WIDTH = _ffi.sizeof("pk_copied") // 4
 """Number of 32-bit numbers in a ``pk_copied``."""
 
 
-def _entered_directories(rows: Sequence[Any]) -> EnteredDirectories:
+def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
     """Return the directories that some rows have entered. ``rows`` are C's structures with their results
     (``pk_directory``).
     """
@@ -275,7 +275,7 @@ def _entered_directories(rows: Sequence[Any]) -> EnteredDirectories:
         if found.frontier.left:
             not_entered.update(_directories_not_entered(found.frontier, start))
         start = end
-    return EnteredDirectories(
+    return CopiedDirectories(
         len(rows),
         b"".join([used_bytes(found.text) for found in rows]),
         metadata,

@@ -16,8 +16,8 @@ from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
     IS_NEW,
     IS_OWNED_BY_OTHER_USER,
+    CopiedDirectories,
     DirectoryBatchSettings,
-    EnteredDirectories,
     FinishDirectoriesBatch,
 )
 from pcopy.fsio.identity import ItemIdentity
@@ -257,7 +257,7 @@ class SubdirectoryFinishCollector:
         rows.mtime.append(attributes.mtime)
         rows.row_count += 1
 
-    def add_entered_directories(self, entered: EnteredDirectories, unchanged: Collection[int]) -> None:
+    def add_entered_directories(self, entered: CopiedDirectories, unchanged: Collection[int]) -> None:
         """Add directories that the backend has entered, all of which are simple. ``unchanged`` are the numbers of those
         whose metadata were right before the job.
         """

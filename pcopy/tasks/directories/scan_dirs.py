@@ -22,9 +22,9 @@ from pcopy.fsio.backend.directory_batches import (
     IS_SIMPLE,
     IS_UNCHANGED,
     NOT_REACHED,
+    CopiedDirectories,
     EnterDirectoriesBatch,
     EnterDirectoriesResult,
-    EnteredDirectories,
     PresentDirectoryStatus,
 )
 from pcopy.fsio.identity import ItemIdentity
@@ -132,8 +132,8 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         if entered is not None:
             result.reset_counted_directory()
             _count_finished_rows(result, entered)
-            if entered.entered:
-                yield from _process_entered_directories(rank, result, self.place, entered.entered, finishes)
+            if entered.unfinished:
+                yield from _process_entered_directories(rank, result, self.place, entered.unfinished, finishes)
         remaining = []
         for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
             code = OutcomeCode.SLOW_PATH if entered is None else entered.verdicts.codes[row]
@@ -174,7 +174,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         entered = yield from rank.execute_batch(batch)
         seconds = time.monotonic() - began
         rank.shared_instance(DirectoriesPerCall).adapt_to_duration(seconds)
-        names_seen = entered.skipped + _names_seen(entered.entered)
+        names_seen = entered.skipped + _names_seen(entered.unfinished)
         if (
             names_seen and not batch.settings.copies_small_files
         ):  # copying takes longer than stat(2), which ``ItemDurations`` measures
@@ -182,7 +182,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         return entered
 
 
-def _names_seen(entered: EnteredDirectories | None) -> int:
+def _names_seen(entered: CopiedDirectories | None) -> int:
     """Return the number of items whose status was read, if no directory was created: that takes longer than stat(2)."""
     if entered is None or any(flags & IS_NEW for flags in entered.flags):
         return 0
@@ -194,8 +194,8 @@ def _count_finished_rows(result: TaskResult, entered: EnterDirectoriesResult) ->
     because no later task names them.
     """
     done = entered.verdicts.codes.count(OutcomeCode.DONE)
-    if entered.entered:
-        done -= entered.entered.rows
+    if entered.unfinished:
+        done -= entered.unfinished.rows
     result.count(counts.DIRECTORIES, entered.changed)
     result.count(counts.SKIPPED, done - entered.changed)
     result.count(counts.UNSCANNED, -done)
@@ -243,7 +243,7 @@ def levels_entered_by_batch(rank: Rank) -> int:
 
 
 def _process_entered_directories(
-    rank: Rank, result: TaskResult, parent: Place, entered: EnteredDirectories, finishes: SubdirectoryFinishCollector
+    rank: Rank, result: TaskResult, parent: Place, entered: CopiedDirectories, finishes: SubdirectoryFinishCollector
 ) -> TaskSteps:
     """Count directories that the backend has entered, with the files that it has copied or skipped, and have them get
     their metadata later. Spawn tasks for what remains in them.
@@ -277,7 +277,7 @@ def _process_entered_directories(
     result.reset_counted_directory()
 
 
-def _counts_of_entered_directories(entered: EnteredDirectories) -> dict[int, Sequence[int]]:
+def _counts_of_entered_directories(entered: CopiedDirectories) -> dict[int, Sequence[int]]:
     """Return what is counted for each directory that the backend has entered, as columns: the items in it that need no
     further task, and its finished subdirectories with the files in them.
     """
@@ -337,7 +337,7 @@ class _EnteredTree:
     the directories that need them.
     """
 
-    def __init__(self, rank: Rank, parent: Place, entered: EnteredDirectories) -> None:
+    def __init__(self, rank: Rank, parent: Place, entered: CopiedDirectories) -> None:
         above = parent.path + b"/" if parent.path else b""
         self.paths = [above + path for path in entered.packed_paths.split(b"\0")[:-1]]
         self._parent = parent
