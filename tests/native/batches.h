@@ -213,9 +213,9 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
     uint8_t *mark = batch->marks;
     char *path = batch->paths;
     for (uint32_t row = 0; row < rows; row++) {
-        int held = openat(source, batch->name[row], O_PATH | O_NOFOLLOW);
-        pk_mark(source, held, mark);
-        close(held);
+        int item = openat(source, batch->name[row], O_PATH | O_NOFOLLOW);
+        pk_mark(source, item, mark);
+        close(item);
         batch->atime[row] = batch->mtime[row];
         if (kind != PK_FINISH)
             continue;
