@@ -140,7 +140,7 @@ class EnterDirectoriesResult(BatchResult):
 
     A row with the code ``DONE`` that is not among the ``unfinished`` directories is a finished one: it has its
     metadata, and all items in it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created,
-    but the caller has to continue with it.
+    but the caller has to continue with it. A row with the code ``CANCELLED`` was not begun, because the time was over.
 
     Fields:
         unfinished: the directories that are not finished; None if there are none.

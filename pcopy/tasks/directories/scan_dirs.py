@@ -139,7 +139,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
             code = OutcomeCode.SLOW_PATH if entered is None else entered.verdicts.codes[row]
             if code == OutcomeCode.DONE:
                 continue
-            if rank.stop_reason is not None:  # no further directory is begun
+            if code == OutcomeCode.CANCELLED or rank.stop_reason is not None:  # no further directory is begun
                 remaining.append(row)
             else:
                 scan = self.scan_task_for_subdirectory(name, inode)

@@ -106,12 +106,12 @@ def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> 
     """Return True if a batch that creates a directory may also copy the small files in it at once. ``policy`` has the
     rules for the copies.
 
-    Other ranks cannot steal this work, because the files never become tasks. So this is done only while other ranks
-    have enough work.
+    Other ranks cannot steal this work, because the files never become tasks. But the call ends soon while other ranks
+    may be idle (``call_deadline``), and the remaining files become tasks.
     """
     are_new = (
         file_copy_plan_for_unused_name(policy) == CopyPlan.NEW
         and not rank.computes_digests
         and rank.copy_options.reflink != "always"
     )
-    return are_new and rank.backend.runs_in_poll and rank.all_ranks_have_work()
+    return are_new and rank.backend.runs_in_poll

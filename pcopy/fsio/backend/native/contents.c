@@ -167,7 +167,8 @@ static int copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *foun
         .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
     };
     const pk_columns *rows = &found->rows;
-    const uint64_t until = pk_now() + LONGEST;
+    const uint64_t latest = pk_now() + LONGEST, deadline = batch->tree->deadline;
+    const uint64_t until = deadline && deadline < latest ? deadline : latest;
     for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && pk_now() < until; row++) {
         if (!is_small_file(batch->tree, rows, row, names[row]))
             continue;

@@ -252,5 +252,7 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
 int pk_copy_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     static const pk_visitor copy = {.names = copy_directory, .is_final = 1};
+    if (row && batch->tree->deadline && pk_now() >= batch->tree->deadline)
+        return CANCELLED;
     return pk_walk_row(worker, batch, row, &copy, "", NULL);
 }
