@@ -122,7 +122,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         finishes: SubdirectoryFinishCollector,
     ) -> TicketGenerator[list[int]]:
         """Scan the subdirectories ``names``, as far as possible by one call of the backend. Return the indices of those
-        that were not begun, because the job is being stopped.
+        that were not begun, because the time of the call was over or the job is being stopped.
 
         Args:
             names, inodes: names and inode numbers of the subdirectories.
