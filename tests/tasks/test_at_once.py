@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pcopy.tasks.base import sibling_directories
 from tests.support import native
 from tests.support.oracle import differences
 from tests.tasks.one_rank import consistent, copy, root_of
@@ -36,11 +37,15 @@ def test_small_files_of_a_new_directory_make_no_separate_task(area: Path, option
     assert not differences(bytes(source), bytes(target))
 
 
-def test_idle_ranks_may_take_small_files_of_a_new_directory(area: Path) -> None:
+@pytest.mark.parametrize(("seconds", "tasks"), [(0.0, 6), (60.0, 0)])
+def test_idle_ranks_may_take_small_files_that_remain_after_the_time_of_a_call(
+    area: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, tasks: int
+) -> None:
     native.require()
+    monkeypatch.setattr(sibling_directories, "MAX_SECONDS_WHILE_IDLE", seconds)
     source, target = build(area)
     copied = copy(root_of(source, target), ranks=2, has_plenty=False)
-    assert copied.kinds.count("CopyFiles") == 6
+    assert copied.kinds.count("CopyFiles") == tasks
     assert not differences(bytes(source), bytes(target))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from pcopy.fsio.backend.choose import BACKEND_VARIABLES
 from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.tasks.base import sibling_directories
 from pcopy.tasks.files.copy_files import CopyFiles
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
 from tests.tasks.one_rank import consistent, copy, root_of, scans
@@ -77,7 +78,10 @@ def test_failed_lookup_of_one_name_fails_only_that_name(
     assert [(failure.path, failure.errno) for failure in copied.failures] == [(bytes(target / "5"), errno.ENAMETOOLONG)]
 
 
-def test_every_item_of_a_vanished_directory_is_counted(places: tuple[Path, Path]) -> None:
+def test_every_item_of_a_vanished_directory_is_counted(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sibling_directories, "MAX_SECONDS_WHILE_IDLE", 0.0)  # the files become tasks
     source, target = places
     inner = source / "inner"
     inner.mkdir()
