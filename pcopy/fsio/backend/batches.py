@@ -35,6 +35,9 @@ from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe
 
 Result = TypeVar("Result")
 
+ALL_LEVELS = 2**32 - 1
+"""Number of levels below the rows of a batch that may be entered: any number."""
+
 MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
 """Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,
 ctime, mode, user, group, bytes of the member in the archive.

@@ -21,10 +21,6 @@ SUMMED_KINDS = b"fdlpscb"
 """Letters of the types of items, in the order of ``EnteredDirectories.kinds``."""
 
 
-ALL_LEVELS = 2**32 - 1
-"""Number of levels below the rows of a batch that may be entered: any number."""
-
-
 class RemainingItems(NamedTuple):
     """Items of one directory that a walk has not processed.
 

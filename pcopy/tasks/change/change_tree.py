@@ -18,7 +18,7 @@ from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ItemCounts, ListNamesResult
+from pcopy.fsio.backend.batches import ALL_LEVELS, ItemCounts, ListNamesResult
 from pcopy.fsio.backend.change_batches import ChangeTreesBatch, ChangeTreesResult
 from pcopy.fsio.backend.columns import (
     GROUP_COLUMN,
@@ -63,9 +63,6 @@ MAX_NAMES_IN_SUBTREE = 1000
 """Maximum number of entries of a directory that one call of the backend changes as part of a subtree. A larger one is
 divided into tasks.
 """
-ALL_LEVELS = 2**32 - 1
-"""A number of levels of directories that no tree has."""
-
 _REPLACED_LETTER, _WAITING_LETTER, _UNKNOWN_LETTER, _DIRECTORY_LETTER = b"!x?d"
 """Letters of items that the backend has not changed (``ChangeTreesBatch``)."""
 

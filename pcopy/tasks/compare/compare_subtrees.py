@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ItemCounts
+from pcopy.fsio.backend.batches import ALL_LEVELS, ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, column_of_zeros, pack_names
-from pcopy.fsio.backend.walk_batches import ALL_LEVELS, CompareTreesBatch, CompareTreesResult, RemainingItems
+from pcopy.fsio.backend.walk_batches import CompareTreesBatch, CompareTreesResult, RemainingItems
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import DIRECTORY, FILE

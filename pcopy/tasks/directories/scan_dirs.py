@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import ItemMetadata
+from pcopy.fsio.backend.batches import ALL_LEVELS
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import (
     CREATED,
@@ -49,9 +50,6 @@ from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector, unp
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, schedule_finish_dir_task
 from pcopy.tasks.directories.simple_directories import directory_batch_settings, open_target_for_batch
 from pcopy.walk.visitor import FoundItems, pass_items_to_visitor
-
-MAX_LEVELS_ENTERED = 1 << 20
-"""How many levels of directories below its rows a batch may enter. Other limits end it earlier."""
 
 
 class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
@@ -239,7 +237,7 @@ def levels_entered_by_batch(rank: Rank) -> int:
     process the rows, which then work on several directories at the same time, or if Python decides on each item.
     """
     is_decided = rank.shared_instance(JobFilter).has_filters or rank.job.own
-    return MAX_LEVELS_ENTERED if rank.backend.runs_in_poll and not is_decided else 0
+    return ALL_LEVELS if rank.backend.runs_in_poll and not is_decided else 0
 
 
 def _process_entered_directories(

@@ -28,7 +28,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ListNamesResult, StatNamesBatch
+from pcopy.fsio.backend.batches import ALL_LEVELS, ListNamesResult, StatNamesBatch
 from pcopy.fsio.backend.columns import (
     MODE_COLUMN,
     BatchOutcomeColumns,
@@ -38,7 +38,7 @@ from pcopy.fsio.backend.columns import (
     unpack_names,
 )
 from pcopy.fsio.backend.directory_batches import FAR_FUTURE_TIME
-from pcopy.fsio.backend.walk_batches import ALL_LEVELS, CompareTreesBatch, RemainingItems
+from pcopy.fsio.backend.walk_batches import CompareTreesBatch, RemainingItems
 from pcopy.fsio.directories import DirectoriesBelowRoot, is_directory_empty, list_names_in_directory
 from pcopy.fsio.identity import ItemIdentity, birth_time
 from pcopy.fsio.problem import Problem

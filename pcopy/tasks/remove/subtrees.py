@@ -9,6 +9,7 @@ from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.batches import ALL_LEVELS
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
 from pcopy.fsio.backend.walk_batches import SubtreeFrontier, WalkResult
@@ -26,8 +27,6 @@ are divided among tasks.
 """
 MAX_SECONDS_WHILE_IDLE = 0.005
 """Seconds after which one call removes no further item if other ranks may be idle."""
-_ALL_LEVELS = 2**32 - 1
-"""Number of levels that a call may enter: it is not limited here, but by the backend."""
 
 
 class DirectoryToEmpty(NamedTuple):
@@ -83,7 +82,7 @@ def remove_subtrees(
         array("Q", inodes),
         directory.device,
         MAX_NAMES_IN_SUBTREE,
-        _ALL_LEVELS,
+        ALL_LEVELS,
         time.monotonic() + seconds,
         directory.mount,
         _removes_by_type(rank, directory.descriptor),
