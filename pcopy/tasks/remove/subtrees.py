@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -18,15 +17,13 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS
+from pcopy.tasks.base.sibling_directories import call_deadline
 from pcopy.tasks.remove.removal_counts import RemovalCounts
 
 MAX_NAMES_IN_SUBTREE = 1000
 """Largest number of names of a directory that is removed together with others in one call. The names of a larger one
 are divided among tasks.
 """
-MAX_SECONDS_WHILE_IDLE = 0.005
-"""Seconds after which one call removes no further item if other ranks may be idle."""
 
 
 class DirectoryToEmpty(NamedTuple):
@@ -75,7 +72,6 @@ def remove_subtrees(
         directory: the directory that contains them.
         names, inodes: the directories, as they are listed. They are counted as found, except those that are deferred.
     """
-    seconds = MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE
     batch = RemoveTreesBatch(
         directory.descriptor,
         pack_names(names),
@@ -83,7 +79,7 @@ def remove_subtrees(
         directory.device,
         MAX_NAMES_IN_SUBTREE,
         ALL_LEVELS,
-        time.monotonic() + seconds,
+        call_deadline(rank),
         directory.mount,
         _removes_by_type(rank, directory.descriptor),
     )

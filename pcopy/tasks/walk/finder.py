@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
+from pcopy.fsio.backend.batches import ALL_LEVELS, ItemCounts, StatNamesBatch
 from pcopy.fsio.backend.columns import (
     MODE_COLUMN,
     MTIME_COLUMN,
@@ -52,9 +52,6 @@ WORKING_DIRECTORY = -100
 """Value in place of a directory descriptor (``AT_FDCWD``): paths are relative to the working directory, as PATHs of the
 command line are.
 """
-
-MAX_LEVELS = 2**32 - 1
-"""A number of levels of directories that no tree has."""
 
 _FILTER_COLUMNS = MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN
 """Columns that filters by age or size need."""
@@ -151,7 +148,7 @@ class FoundItemReporter:
     def levels_below(self, depth: int) -> int:
         """Return how many levels of directories may be entered below directories at this depth (``-maxdepth``)."""
         most = self.request.most_depth
-        return MAX_LEVELS if most < 0 else max(0, most - depth - 1)
+        return ALL_LEVELS if most < 0 else max(0, most - depth - 1)
 
     def levels_listed_at_once(self, depth: int) -> int:
         """Return how many levels of directories the backend may enter below directories at this depth by itself: none
