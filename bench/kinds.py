@@ -34,6 +34,8 @@ BEFORE_1970, AFTER_2262 = -500_000_000, 11_000_000_000
 """Times in seconds since 1970 that do not fit into the usual range of 64-bit nanoseconds since then, or of unsigned
 seconds.
 """
+CLOCK_TICK = 0.01
+"""Resolution of processor time in seconds."""
 
 
 def _file(path: str, contents: bytes = SMALL_FILE) -> None:
@@ -282,9 +284,9 @@ def rows_of_options(measured: Measurement, options: Iterable[str]) -> Iterator[l
 
 def _ratios(seconds: Mapping[str, float], against: str) -> str:
     """Return the text of a cell: ratio, seconds, and the ratio to the other checkout, if there is one."""
-    ours = seconds["ours"]
-    text = f"{ours / seconds[against]:.2f} ({ours:.2f})"
-    return f"{text} {ours / seconds['other']:.2f}" if "other" in seconds else text
+    ours, base = seconds["ours"], max(seconds[against], CLOCK_TICK)
+    text = f"{ours / base:.2f} ({ours:.2f})"
+    return f"{text} {ours / max(seconds['other'], CLOCK_TICK):.2f}" if "other" in seconds else text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
