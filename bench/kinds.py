@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows",
         nargs="*",
         metavar="KIND",
-        help=f"kinds of items: {', '.join((*KINDS, 'flat'))} (with --options: options)",
+        help=f"kinds of items: {', '.join((*KINDS, 'flat'))} (with --options: options, after --)",
     )
     add("--options", action="store_true", help="measure options of pcopy")
     add("--programs", nargs="+", choices=PROGRAMS, default=[*PROGRAMS], metavar="PROGRAM", help=", ".join(PROGRAMS))
