@@ -13,6 +13,8 @@ from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fsio.backend.columns import VERSION_COLUMNS, ItemStatusColumns
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import FileContentVersion
 from pcopy.tasks.base import dividing
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.dividing import (
@@ -25,7 +27,7 @@ from pcopy.tasks.base.dividing import (
 )
 from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.kind import KIND_BY_CODE, DivisibleTask, TaskKind
-from pcopy.tasks.base.values import Place
+from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.change.change_tree import ChangeMetadataInDirectories, ChangeMetadataOfItems
 from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNamedItems
 from pcopy.tasks.compare.contents import CompareSmallFiles
@@ -33,6 +35,8 @@ from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopySpecialFiles
 from pcopy.tasks.files.name_items import RenameCopies
+from pcopy.tasks.links.link_groups import CopyHardLinkGroups
+from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.recode.recode_files import RecodeFiles
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
@@ -137,6 +141,35 @@ def test_portions_contain_all_items_of_the_task(kind: type[DivisibleTask], items
         assert type(portion) is kind
         same = set(kind.fields) - {"names", "rows", "temporaries", "marks", "versions", *WIDTHS}
         assert all(getattr(portion, field) == getattr(task, field) for field in same)
+
+
+def item_with_names(number: int, names: int) -> Item:
+    """An inode whose names alternate between two directories."""
+    other = PLACE._replace(path=b"e")
+    found = tuple(((PLACE, other)[at % 2], b"n%d-%d" % (number, at)) for at in range(names))
+    return Item(1, number, 10 * number, found, 0)
+
+
+@pytest.mark.parametrize(("items", "portions"), [(1, 1), (2, 2), (7, 3), (40, 16)])
+def test_inodes_with_several_names_are_divided(items: int, portions: int) -> None:
+    whole = [item_with_names(number, 2 + number % 3) for number in range(items)]
+    divided = CopyHardLinkGroups.from_items(whole).divide(portions)
+    assert len(divided) == portions
+    assert [item for portion in divided for item in portion.unpacked_items()] == whole
+    assert sum(portion.item_count for portion in divided) == items
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_names_of_an_inode_are_divided(is_finished: bool) -> None:
+    item, contents = item_with_names(5, 12), ContentInfo(b"f", 50, b"", FileContentVersion(5, 50, 1, 2))
+    task = CreateHardLinks(item, ItemCopy(ItemIdentity(3, 9), contents, 0, b""), is_finished)
+    assert task.item_count == 11
+    divided = task.divide(3)
+    assert [name for portion in divided for name in portion.item.names[1:]] == [*item.names[1:]]
+    assert [portion.item.names[0] for portion in divided] == [item.names[0]] * 3
+    assert [portion.is_first_name_finished for portion in divided] == [is_finished, True, True]
+    failed = ((PLACE, b"n5-0", Problem("chmod", 1).problem_as_tuple),)
+    assert task._replace(item=item._replace(failed_names=failed)).item_count == 0
 
 
 def test_empty_columns_stay_empty_in_portions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from pcopy.tasks.base.values import (
 )
 from pcopy.tasks.directories import scan_dir
 from pcopy.tasks.files.split_file import SplitFile
-from pcopy.tasks.links import link_group
+from pcopy.tasks.links import link_group, link_groups
 from pcopy.tasks.links.group_links import GatherHardLinks, HardLinkNamesNote, InodeCopiedNote
 from pcopy.tasks.links.link_group import CopyHardLinkGroup
 from pcopy.tasks.links.make_links import CreateHardLinks
@@ -96,6 +97,33 @@ def test_more_link_notes_than_fit_into_one_backlog_frame(area: Path, target: Pat
     assert copied.failures == []
     assert (totals.files, totals.hardlinks) == (1, 299)
     assert len({path.lstat().st_ino for path in target.glob("*/name")}) == 1
+
+
+@pytest.mark.parametrize("is_existing", [False, True])
+@pytest.mark.parametrize("has_plenty", [False, True])
+def test_slow_task_leaves_inodes_to_idle_ranks(
+    is_existing: bool, has_plenty: bool, area: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a task is over at once. Then each inode, or the links to each copy, become a task."""
+    monkeypatch.setattr(link_groups, "MAX_TASK_SECONDS", -1)
+    for side in (area / "source", *([target] if is_existing else [])):
+        (side / "one").mkdir(parents=True)
+        (side / "two").mkdir()
+    for number in range(30):
+        (area / "source" / "one" / f"{number}").write_bytes(b"the content %d" % number)
+        os.link(area / "source" / "one" / f"{number}", area / "source" / "two" / f"{number}")
+    totals = consistent(copied := copy(root_of(area / "source", target), ranks=2, has_plenty=has_plenty))
+    assert copied.failures == []
+    assert (totals.files, totals.hardlinks) == (30, 30)
+    for number in range(30):
+        assert (target / "one" / f"{number}").samefile(target / "two" / f"{number}")
+        assert (target / "one" / f"{number}").read_bytes() == b"the content %d" % number
+    buckets = Counter(inode_bucket_number(path.stat().st_ino) for path in (area / "source" / "one").iterdir())
+    tasks = copied.kinds.count("CopyHardLinkGroups") + copied.kinds.count("CopyHardLinkGroup")
+    assert tasks == (30 if is_existing and not has_plenty else len(buckets))
+    # A task of one inode alone, such as the last one of a bucket, creates the link itself.
+    alone = len(buckets) if is_existing else [*buckets.values()].count(1)
+    assert copied.kinds.count("CreateHardLinks") == (0 if has_plenty else 30 - alone)
 
 
 def test_inode_that_changes_once_keeps_its_names_linked(

@@ -44,7 +44,12 @@ class CopyHardLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=
 
 
 def copy_hard_link_group(
-    rank: Rank, result: TaskResult, item: Item, first: ItemResult | Problem | None = None
+    rank: Rank,
+    result: TaskResult,
+    item: Item,
+    first: ItemResult | Problem | None = None,
+    *,
+    links_at_once: bool = True,
 ) -> TaskSteps:
     """Copy the first name of ``item`` that can be copied and under which no existing item is kept. Then create the
     other names as hard links to the copy, or spawn a task that does so.
@@ -55,6 +60,7 @@ def copy_hard_link_group(
     Args:
         first: outcome of the first name if it was copied already but not counted; a ``Problem`` if the copy exists but
             not all of its metadata could be set; else None.
+        links_at_once: True if few other names are created within this task, False if any rank should create them.
     """
     rest = item
     while True:
@@ -66,7 +72,7 @@ def copy_hard_link_group(
                 result.spawn_task(SplitFile(rest), rest.size)
                 return
             if not (item_result.is_existing_kept and rest.links):
-                yield from _link_other_names(rank, result, rest, item_result)
+                yield from _link_other_names(rank, result, rest, item_result, links_at_once=links_at_once)
                 return
             failed: tuple[FailedName, ...] | None = rest.failed_names
         except Problem as problem:
@@ -80,16 +86,20 @@ def copy_hard_link_group(
         yield None
 
 
-def _link_other_names(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> TaskSteps:
+def _link_other_names(
+    rank: Rank, result: TaskResult, item: Item, item_result: ItemResult, *, links_at_once: bool
+) -> TaskSteps:
     """Create all names of ``item`` but the first as hard links to the copy of the first one: within this task if they
-    are few, else by a task of their own. ``item_result`` is the outcome of the first name. A dry run only reports them.
+    are few and ``links_at_once`` is set, else by a task of their own. ``item_result`` is the outcome of the first name.
+    A dry run only reports them.
     """
     if rank.options.dry_run:
         from pcopy.tasks.links.forecast import report_dry_run_links
 
         yield from report_dry_run_links(rank, result, item, item_result)
     elif (
-        item_result.unnamed is None
+        links_at_once
+        and item_result.unnamed is None
         and item_result.identity is not None
         and not item.failed_names
         and 0 < len(item.links) <= MAX_LINKS_IN_TASK

@@ -7,6 +7,7 @@ Where possible, the backend copies the first names of many inodes in one call.
 from __future__ import annotations
 
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
@@ -28,10 +29,12 @@ from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import ItemAction, TimedCopyAction
+from pcopy.tasks.base.dividing import portion_slices
 from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS
 from pcopy.tasks.base.values import ContentInfo, Item, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.file_decisions import copy_policy_of_directory
@@ -94,6 +97,16 @@ class CopyHardLinkGroups(TaskKind, code=37, doing="copying and linking", is_note
             *(pack_numbers([*column]) for column in zip(*(item[:3] for item in items), strict=True)),
         )
 
+    min_items_per_portion = 1  # an item has several names
+
+    @property
+    def item_count(self) -> int:
+        return len(unpack_numbers(self.names_per_item))
+
+    def divide(self, portions: int) -> list[CopyHardLinkGroups]:
+        items = self.unpacked_items()
+        return [self.from_items(items[cut]) for cut in portion_slices(len(items), portions)]
+
     def directories_written_by_retry(self) -> set[Place]:
         return set(self.directories)
 
@@ -108,21 +121,20 @@ class CopyHardLinkGroups(TaskKind, code=37, doing="copying and linking", is_note
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Copy the first names by batches of the backend, then process the items one by one. If the job is being
-        stopped, the remaining items become new tasks.
+        stopped, or after ``MAX_TASK_SECONDS`` if other ranks may be idle, the remaining items become new tasks.
         """
-        items = self.unpacked_items()
+        items, end = self.unpacked_items(), time.monotonic() + MAX_TASK_SECONDS
         copied = yield from _copy_first_names(rank, result, items)
         items.sort(key=lambda item: item not in copied)
-        for number, item in enumerate(items, 1):
-            yield from copy_hard_link_group(rank, result, item, copied.get(item))
-            if rank.stop_reason is None:
-                yield None
-            elif (
-                item not in copied
-            ):  # end now: a rank that is being stopped drops a task that yields, and its failures with it
+        for number, item in enumerate(items):
+            is_late = time.monotonic() > end and not rank.all_ranks_have_work()
+            if item not in copied and number and (is_late or rank.stop_reason is not None):
                 for other in items[number:]:
                     result.spawn_copy_task(other)
-                return
+                return  # a rank that is being stopped drops a task that yields, and its failures with it
+            yield from copy_hard_link_group(rank, result, item, copied.get(item), links_at_once=not is_late)
+            if rank.stop_reason is None:
+                yield None
 
 
 def _copy_first_names(

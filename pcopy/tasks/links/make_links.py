@@ -24,6 +24,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, DifferingProperty, TimedCopyAction
 from pcopy.tasks.base.attempts import fail_or_retry, is_retried
 from pcopy.tasks.base.codec import encode_task
+from pcopy.tasks.base.dividing import portion_slices
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, item_type_byte
 from pcopy.tasks.base.kind import ItemTask, MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
@@ -72,6 +73,22 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
     copy: ItemCopy
     is_first_name_finished: bool
     counted_name: tuple[Place, bytes] | None = None
+
+    @property
+    def item_count(self) -> int:
+        """Number of names to be created; 0 if names have failed, because these are reported together."""
+        return 0 if self.item.failed_names else len(self.item.names) - 1
+
+    def divide(self, portions: int) -> list[CreateHardLinks]:
+        """Return tasks that create a part of the names each. The first of them also finishes the first name."""
+        first, *others = self.item.names
+        return [
+            self._replace(
+                item=self.item._replace(names=(first, *others[cut])),
+                is_first_name_finished=self.is_first_name_finished or cut.start > 0,
+            )
+            for cut in portion_slices(len(others), portions)
+        ]
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         return (
