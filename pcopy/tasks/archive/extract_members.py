@@ -1,5 +1,5 @@
 """Extraction: ``SpawnExtractTasks`` divides the members that a rank owns into tasks; each ``ExtractMembers``
-extracts some members of one directory.
+extracts some members of one directory, each ``ExtractDirectories`` the members of several small ones.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
 (``finish_members``). A directory that no member describes gets the default mode of a new directory.
@@ -31,13 +31,14 @@ from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import type_byte
 from pcopy.tasks.archive.extract_parts import should_extract_in_parts, spawn_extract_parts
 from pcopy.tasks.archive.extracting import MemberExtractor
-from pcopy.tasks.archive.finish_members import spawn_directory_finish_task
+from pcopy.tasks.archive.finish_members import spawn_directory_finish_tasks
 from pcopy.tasks.archive.forecast import preview_extracted_members
-from pcopy.tasks.archive.found_members import FoundMembers
+from pcopy.tasks.archive.found_members import MAX_MEMBERS_PER_TASK, FoundMembers
 from pcopy.tasks.archive.link_members import CreateExtractedHardLinks
 from pcopy.tasks.archive.make_members import make_simple_members
 from pcopy.tasks.archive.members_to_extract import (
     NO_SIMPLE_MEMBERS,
+    SIMPLE_MEMBER_WORDS,
     MemberToExtract,
     SimpleMemberColumns,
     directory_place_in_target,
@@ -81,7 +82,30 @@ class SpawnExtractTasks(TaskKind, code=145, doing="sorting members", is_note=Fal
             if found.path not in existing
             for task in _extraction_tasks(found)
         )
-        result.spawn_tasks_lazily(tasks, EXTRACT_BATCH_BYTES // 4, expands=False)
+        shares_tasks = rank.backend.runs_in_poll and not rank.throttle.is_on
+        result.spawn_tasks_lazily(
+            _tasks_for_several_directories(tasks) if shares_tasks else tasks, EXTRACT_BATCH_BYTES // 4, expands=False
+        )
+
+
+def _tasks_for_several_directories(tasks: Iterable[ExtractMembers]) -> Iterator[TaskKind]:
+    """Generator: combine ``tasks`` for small directories, so that each of the yielded tasks has up to
+    ``MAX_MEMBERS_PER_TASK`` members, and about ``EXTRACT_BATCH_BYTES``.
+    """
+    group, members, size = list[ExtractMembers](), 0, 0
+    for task in tasks:
+        of_task, bytes_of_task = task.member_count, len(task.values) + sum(task.simple_columns().sizes)
+        if group and (members + of_task > MAX_MEMBERS_PER_TASK or size + bytes_of_task > EXTRACT_BATCH_BYTES):
+            yield _combined_task(group)
+            group, members, size = [], 0, 0
+        group.append(task)
+        members, size = members + of_task, size + bytes_of_task
+    if group:
+        yield _combined_task(group)
+
+
+def _combined_task(tasks: list[ExtractMembers]) -> TaskKind:
+    return ExtractDirectories(tuple(tasks)) if len(tasks) > 1 else tasks[0]
 
 
 def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
@@ -145,9 +169,28 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
     def subject(self) -> None:
         return None
 
+    @property
+    def member_count(self) -> int:
+        """Number of members to be extracted."""
+        return len(marshal.loads(self.values)) + len(self.simple_members) // (8 * SIMPLE_MEMBER_WORDS)
+
+    def simple_columns(self) -> SimpleMemberColumns:
+        """Return the simple members as columns."""
+        return SimpleMemberColumns(unpack_names(self.names, len(self.simple_members)), self.simple_members)
+
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        directories = list[MemberToExtract]()
+        yield from self.extract(rank, result, directories, has_begun=False)
+        spawn_directory_finish_tasks(rank, result, directories)
+
+    def extract(
+        self, rank: Rank, result: TaskResult, directories: list[MemberToExtract], *, has_begun: bool
+    ) -> TaskSteps:
+        """Extract the members. Add the directory to ``directories``, which get their metadata at the end, if a member
+        describes it. ``has_begun`` is True if the task has created something before, so that it must not yield.
+        """
         path, members = self.path, list(map(MemberToExtract.unpack, marshal.loads(self.values)))
-        simple = SimpleMemberColumns(unpack_names(self.names, len(self.simple_members)), self.simple_members)
+        simple = self.simple_columns()
         result.count(counts.SKIPPED, self.superseded)
         rivals = rank.shared_instance(ConflictingNames)
         if rivals and rivals.may_affect(path, simple.names, members):
@@ -170,7 +213,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         if has_directory:
             result.count(counts.DIRECTORIES)
             _report_directory(rank, result, path, type_byte(members[0].member.st_mode))
-            spawn_directory_finish_task(rank, result, members.pop(0))
+            directories.append(members.pop(0))
         remaining = yield from make_simple_members(rank, result, directory, path, simple, inherits=inherits)
         if remaining.not_started:
             result.spawn_task(
@@ -178,8 +221,32 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
                 len(remaining.not_started) * CALL_COST,
             )
         members += simple.selected_members(remaining.slow_path).members(path)
-        has_begun = bool(remaining.has_tried or has_directory or self.superseded or rivals)
+        has_begun |= bool(remaining.has_tried or has_directory or self.superseded or rivals)
         yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
+
+
+class ExtractDirectories(TaskKind, code=190, doing="unpacking", is_note=False):
+    """Task that does the work of several other ``tasks``, which extract the members of small directories. So these
+    share the fixed costs of a task.
+    """
+
+    tasks: tuple[ExtractMembers, ...]
+
+    def subject(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        """Run the tasks one after the other. After ``_SLICE_SECONDS``, or if the job is being stopped, leave the
+        remaining ones to a new task.
+        """
+        directories, until = list[MemberToExtract](), time.monotonic() + _SLICE_SECONDS
+        for number, each in enumerate(self.tasks):
+            if number and (time.monotonic() > until or rank.stop_reason is not None):
+                rest = list(self.tasks[number:])
+                result.spawn_task(_combined_task(rest), sum(each.member_count for each in rest) * CALL_COST)
+                break
+            yield from each.extract(rank, result, directories, has_begun=number > 0)
+        spawn_directory_finish_tasks(rank, result, directories)
 
 
 def _report_directory(rank: Rank, result: TaskResult, path: bytes, kind: bytes) -> None:
@@ -245,7 +312,7 @@ def _handle_directory_open_failure(rank: Rank, result: TaskResult, task: Extract
     directory can exist by then, if a member describes it. Otherwise all members of the task are reported as failed.
     """
     members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
-    simple = SimpleMemberColumns(unpack_names(task.names, len(task.simple_members)), task.simple_members)
+    simple = task.simple_columns()
     if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
         result.spawn_task(task, (len(members) + len(simple)) * CALL_COST, phase=UNPACK_AGAIN)
@@ -309,7 +376,7 @@ def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, rep
     at, parent = b"", rank.targets[0].open(b"")
     for name in path.split(b"/"):
         at = at + b"/" + name if at else name
-        directory = _open_existing_directory(rank, at)
+        directory = _open_existing_directory(rank, at) if at != path else -1
         if directory >= 0:
             parent = directory
             continue
@@ -348,25 +415,19 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
             and the directory gets its mode later.
     """
     name = path.rpartition(b"/")[2]
-    present = item_status_or_none(parent, name)
-    if present is not None and not stat.S_ISDIR(present.st_mode):
-        if not replaces:
-            existing_item = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
-            raise Problem(
-                "open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {printable_path(path)}"
-            )
-        rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
-        with errors_as_problem("unlink"), suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=parent)
-    made = False
-    try:
-        # Only this user may enter the directory until everything in it was extracted.
-        os.mkdir(name, 0o700, dir_fd=parent)
-        made = True
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise Problem.from_error("mkdir", error) from error
+    made = _make_private_directory(parent, name)
+    if not made:
+        present = item_status_or_none(parent, name)
+        if present is not None and not stat.S_ISDIR(present.st_mode):
+            if not replaces:
+                existing_item = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
+                raise Problem(
+                    "open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {printable_path(path)}"
+                )
+            rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
+            with errors_as_problem("unlink"), suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=parent)
+            made = _make_private_directory(parent, name)
     directory = rank.targets[0].open(path)
     if made and has_default_acl(directory):
         remove_inherited_directory_acls(directory)
@@ -379,3 +440,16 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
                 directory_place_in_target(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}"
             )
     return directory
+
+
+def _make_private_directory(parent: int, name: bytes) -> bool:
+    """Create a directory that only this user may enter: it gets its mode when everything in it was extracted. Return
+    False if an item has its name. Raise ``Problem`` on failure.
+    """
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise Problem.from_error("mkdir", error) from error
+    return True

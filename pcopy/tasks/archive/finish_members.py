@@ -6,6 +6,8 @@ created in it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pcopy.fsio.attributes import apply_item_metadata, can_inherit_acl
 from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
@@ -16,41 +18,41 @@ from pcopy.tasks.archive.phases import FINISH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskWithoutDirectory
-from pcopy.tasks.base.rank import Rank, SetSharedByTasks
+from pcopy.tasks.base.rank import CALL_COST, Rank, SetSharedByTasks
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.directories.scan_dir import can_enter_with_mode
 
 
-def spawn_directory_finish_task(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
-    """Spawn the task that gives a directory its metadata at the end of the job. ``member`` is the directory.
+def spawn_directory_finish_tasks(rank: Rank, result: TaskResult, members: Iterable[MemberToExtract]) -> None:
+    """Spawn the tasks that give directories their metadata at the end of the job. ``members`` are the directories.
 
-    If this process cannot enter the directory with its final mode, the directory gets its metadata last of all
+    If this process cannot enter a directory with its final mode, the directory gets its metadata last of all
     (``ExtractedDirectoryToFinishLastNote``), so that directories below it can still be reached.
     """
-    value = member.pack_as_bytes()
-    if can_enter_with_mode(
-        extracted_member_metadata(
-            owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner), member.member
-        )
-    ):
-        result.spawn_task(FinishExtractedDirectory(value), phase=FINISH)
-    else:
-        result.count(counts.FOR_SEAL)
-        result.spawn_task(ExtractedDirectoryToFinishLastNote(value), owner=0)
+    lookup, values = owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner), list[bytes]()
+    for member in members:
+        if can_enter_with_mode(extracted_member_metadata(lookup, member.member)):
+            values.append(member.pack_as_bytes())
+        else:
+            result.count(counts.FOR_SEAL)
+            result.spawn_task(ExtractedDirectoryToFinishLastNote(member.pack_as_bytes()), owner=0)
+    if values:
+        result.spawn_task(FinishExtractedDirectories(tuple(values)), len(values) * CALL_COST, phase=FINISH)
 
 
-class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=False):
-    """Task that gives one extracted directory its metadata. ``value`` is the directory, a packed
+class FinishExtractedDirectories(TaskKind, code=191, doing="finishing", is_note=False):
+    """Task that gives extracted directories their metadata. ``values`` are the directories, as packed
     ``MemberToExtract``.
     """
 
-    value: bytes
+    values: tuple[bytes, ...]
 
     def subject(self) -> None:
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        finish_extracted_directory(rank, result, MemberToExtract.unpack(self.value))
+        for value in self.values:
+            finish_extracted_directory(rank, result, MemberToExtract.unpack(value))
 
 
 class ExtractedDirectoryToFinishLastNote(TaskWithoutDirectory, code=149, doing="finishing"):
