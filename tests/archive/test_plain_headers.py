@@ -1,4 +1,4 @@
-"""Simple members found by the C parser agree with Python's tarfile, and in damaged archives with the reader."""
+"""Simple members that the C parser finds agree with tarfile, and in damaged archives with the reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.archive.member import DIRECTORY, safe_member_path
+from pcopy.archive.member import DIRECTORY, FILE, safe_member_path
 from pcopy.archive.member_search import member_offsets_by_quick_search
 from pcopy.archive.reader import FoundMember, read_archive_members
 from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_sort_key, path_in_sort_key
@@ -75,11 +75,17 @@ def _place(key: bytes) -> tuple[bytes, bytes]:
     return path, name
 
 
+def sort_key(path: bytes, at: int, *, is_directory: bool) -> bytes:
+    """The key of a member: a directory is sorted before all that is in it."""
+    directory, _, last = path.rpartition(b"/")
+    return member_sort_key(path, b"", at) if is_directory else member_sort_key(directory, last, at)
+
+
 @given(archives())
 def test_c_parser_agrees_with_python_tarfile(data: bytes) -> None:
     found = {each.data: (key, each.member) for key, each in found_in_c(data)}
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        infos = [info for info in archive if info.isreg()]
+        infos = [info for info in archive if info.isreg() or info.isdir()]
     for info in infos:
         name = info.name.encode("utf-8", "surrogateescape")
         if info.offset_data not in found:  # left to the reader
@@ -89,8 +95,8 @@ def test_c_parser_agrees_with_python_tarfile(data: bytes) -> None:
             )
             continue
         key, member = found.pop(info.offset_data)
-        path, _, last = safe_member_path(name).rpartition(b"/")
-        assert key == member_sort_key(path, last, info.offset_data)
+        assert key == sort_key(safe_member_path(name), info.offset_data, is_directory=info.isdir())
+        assert member.kind == (DIRECTORY if info.isdir() else FILE)
         uid, gid = lookup("user", info.uname), lookup("group", info.gname)
         owner = info.uid if uid is None else uid, info.gid if gid is None else gid
         moment = int(info.mtime) * 10**9 + int(info.mtime % 1 * 10**9)
@@ -111,8 +117,9 @@ def test_c_parser_agrees_with_the_reader_on_damaged_archives(data: bytes, drawn:
     for key, each in found_in_c(data, window):
         member, found = known[each.data], each.member
         path = safe_member_path(member.name)
-        assert path_in_sort_key(key[:-17]) == path and member.kind != DIRECTORY and not member.xattrs
-        assert (found.kind, found.mode, found.mtime, found.size) == (b"0", member.mode, member.mtime, member.size)
+        assert key == sort_key(path, each.data, is_directory=member.kind == DIRECTORY) and not member.xattrs
+        assert found.kind == member.kind and found.kind in (FILE, DIRECTORY)
+        assert (found.mode, found.mtime, found.size) == (member.mode, member.mtime, member.size)
         names = (("user", member.user, member.uid), ("group", member.group, member.gid))
         numbers = [lookup(what, name.decode("utf-8", "surrogateescape")) for what, name, _ in names]
         reported = [other if number is None else number for number, (_, _, other) in zip(numbers, names, strict=True)]

@@ -1,5 +1,6 @@
-"""Parses headers of tar archives in C (native/tar.c). Only simple members are parsed: regular files whose headers have
-a name, owner, mode, size and times, and no other records. All other members are left to the Python code.
+"""Parses headers of tar archives in C (native/tar.c). Only simple members are parsed: regular files and directories
+whose headers have a name, owner, mode, size and times, and no other records. All other members are left to the Python
+code.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ MEMBER_VALUE_BYTES = 8 * int(_lib.PK_TAR_WORDS)
 
 
 class SimpleTarMembers(NamedTuple):
-    """Consecutive simple members of a tar archive: regular files without unusual header fields.
+    """Consecutive simple members of a tar archive: regular files and directories without unusual header fields.
 
     Fields:
         keys: the key of each member, by which members are sorted: directory, name, offset (``member_sort_key`` in
             ``pcopy.tasks.archive.members_to_extract`` makes the same).
         values: offset of the data, size, mtime, mode and owner of each member, packed (``pack_simple_member`` in the
             same module makes the same).
-        directory_starts: indices of the members that are in another directory than the member before.
+        directory_starts: indices of the members that are directories, or are in another directory than the member
+            before.
         bytes: total size of the contents of all members.
         next_offset: offset in the archive of the next member.
         needs_more_data: True if more data must be read to find the next member; False if its header is not simple, so

@@ -174,6 +174,10 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         """Number of members to be extracted."""
         return len(marshal.loads(self.values)) + len(self.simple_members) // (8 * SIMPLE_MEMBER_WORDS)
 
+    def other_members(self) -> list[MemberToExtract]:
+        """Return the members that are not simple."""
+        return [MemberToExtract.unpack(value, self.path) for value in marshal.loads(self.values)]
+
     def simple_columns(self) -> SimpleMemberColumns:
         """Return the simple members as columns."""
         return SimpleMemberColumns(unpack_names(self.names, len(self.simple_members)), self.simple_members)
@@ -189,8 +193,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         """Extract the members. Add the directory to ``directories``, which get their metadata at the end, if a member
         describes it. ``has_begun`` is True if the task has created something before, so that it must not yield.
         """
-        path, members = self.path, list(map(MemberToExtract.unpack, marshal.loads(self.values)))
-        simple = self.simple_columns()
+        path, members, simple = self.path, self.other_members(), self.simple_columns()
         result.count(counts.SKIPPED, self.superseded)
         rivals = rank.shared_instance(ConflictingNames)
         if rivals and rivals.may_affect(path, simple.names, members):
@@ -204,16 +207,18 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         has_directory = bool(members) and not members[0].name
         try:
             directory = open_or_create_directory(rank, result, path, replaces=has_directory)
+            if has_directory:
+                result.count(counts.DIRECTORIES)
+                _report_directory(rank, result, path, type_byte(members[0].member.st_mode))
+                directories.append(members.pop(0))
+                if not members and not simple:
+                    return
             status = status_of_open_item(directory)
             inherits = bool(path) and can_inherit_acl(directory, status.st_uid)
             rank.detect_times_set_on_close(directory, status.st_dev, result.notices)
         except Problem as problem:
             _handle_directory_open_failure(rank, result, _remaining_task(path, members, simple), problem)
             return
-        if has_directory:
-            result.count(counts.DIRECTORIES)
-            _report_directory(rank, result, path, type_byte(members[0].member.st_mode))
-            directories.append(members.pop(0))
         remaining = yield from make_simple_members(rank, result, directory, path, simple, inherits=inherits)
         if remaining.not_started:
             result.spawn_task(
@@ -311,8 +316,7 @@ def _handle_directory_open_failure(rank: Rank, result: TaskResult, task: Extract
     If another item has the name of the directory, the task is spawned again for a later phase (UNPACK_AGAIN): the
     directory can exist by then, if a member describes it. Otherwise all members of the task are reported as failed.
     """
-    members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
-    simple = task.simple_columns()
+    members, simple = task.other_members(), task.simple_columns()
     if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
         result.spawn_task(task, (len(members) + len(simple)) * CALL_COST, phase=UNPACK_AGAIN)

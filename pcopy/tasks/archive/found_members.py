@@ -28,6 +28,8 @@ from pcopy.signature.items import type_byte
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.members_to_extract import (
     directory_place_in_target,
+    is_packed_directory,
+    offset_in_sort_key,
     pack_member,
     pack_simple_member,
     path_in_sort_key,
@@ -86,13 +88,25 @@ class MemberRecordDistributor:
         keys, values, records = found.keys, found.values, self._records
         self._found += len(keys)
         self._found_bytes += found.bytes
-        for begin, end in pairwise([*found.directory_starts, len(keys)]):
-            key = keys[begin]
-            directory = key.partition(b"\0\0")[0].replace(b"\0", b"/")
+        for first, end in pairwise([*found.directory_starts, len(keys)]):
+            directory = keys[first].partition(b"\0\0")[0].replace(b"\0", b"/")
+            begin = first + is_packed_directory(values[first])
+            if begin > first:
+                self._add_simple_directory(directory, keys[first], values[first])
+            if begin == end:
+                continue
             if directory in records.marked_parents:
                 records.marked_directories.difference_update(path_in_sort_key(key[:-17]) for key in keys[begin:end])
-            records.mark_parent_directories(directory, int(key[-16:], 16))
+            records.mark_parent_directories(directory, offset_in_sort_key(keys[begin]))
             records.members[records.owning_rank_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
+
+    def _add_simple_directory(self, path: bytes, key: bytes, value: bytes) -> None:
+        """Add the directory ``path``, of which C has made ``key`` and ``value``, to the records."""
+        records, offset = self._records, offset_in_sort_key(key)
+        records.marked_directories.discard(path)
+        records.mark_parent_directories(path.rpartition(b"/")[0], offset)
+        records.mark_as_directory(path, offset)
+        records.members[records.owning_rank_of(path)].append((key, value))
 
     def handle_archive_damage(self, damage: ArchiveDamage) -> None:
         """Report a damaged place of the archive, ``damage``, as a failed item."""

@@ -2,7 +2,8 @@
 
 Most members are *simple*: regular files whose headers state only name, mode, owner, mtime and size. A packed simple
 member consists of ``SIMPLE_MEMBER_WORDS`` numbers of 8 bytes. The C backend makes these from headers, and they become
-the columns of a batch. The path of a simple member is not among them: it is only in the key of the record.
+the columns of a batch. The path of a simple member is not among them: it is only in the key of the record. The C
+backend packs directories whose headers state nothing else in the same way.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 
 _NONE = ItemIdentity(-1, -1)
 _PACKED_SIMPLE_MEMBER = struct.Struct("=IIIIQQq")
-"""A packed simple member: a zero (the packed form of any other member begins with another byte); mode, uid, gid, offset
-of the contents in the archive, size in bytes, mtime in nanoseconds.
+"""A packed simple member: 0 for a file, 1 for a directory (the packed form of any other member begins with another
+byte); mode, uid, gid, offset of the contents in the archive, size in bytes, mtime in nanoseconds.
 """
+_DIRECTORY_BYTE = 1
+"""First byte of a directory that the C backend has packed."""
 SIMPLE_MEMBER_WORDS = 5
 """Number of 8-byte words in the packed form of a simple member."""
 
@@ -32,6 +35,11 @@ def member_sort_key(directory: bytes, name: bytes, at: int) -> bytes:
     ``at`` in the archive.
     """
     return b"%b\0\0%b\0%016x" % (path_order_key(directory), name, at)
+
+
+def offset_in_sort_key(key: bytes) -> int:
+    """Return the offset in the archive that ``key`` contains, which was made by ``member_sort_key``."""
+    return int(key[-16:], 16)
 
 
 def path_in_sort_key(key: bytes) -> bytes:
@@ -77,12 +85,13 @@ class MemberToExtract(NamedTuple):
         """Return the member that ``pack_as_bytes`` or ``pack_simple_member`` has made into the bytes ``packed``.
 
         Args:
-            path, name: directory and name; only needed for a simple member, since its packed form does not contain
-                them.
+            path, name: directory and name; only needed for a member that ``pack_simple_member`` or the C backend has
+                packed, since this form does not contain them.
         """
-        if is_packed_simple_member(packed):
-            _, mode, uid, gid, data, size, mtime = _PACKED_SIMPLE_MEMBER.unpack(packed)
-            return cls(path, name, data, ArchiveMember(name, FILE, mode, uid, gid, mtime, size))
+        if packed[0] <= _DIRECTORY_BYTE:
+            is_directory, mode, uid, gid, data, size, mtime = _PACKED_SIMPLE_MEMBER.unpack(packed)
+            kind = DIRECTORY if is_directory else FILE
+            return cls(path, name, data, ArchiveMember(name or path, kind, mode, uid, gid, mtime, size))
         path, name, data, primitives, trouble = marshal.loads(packed)
         return cls(path, name, data, ArchiveMember.from_marshallable_fields(primitives), trouble)
 
@@ -106,6 +115,11 @@ def is_packed_simple_member(packed: bytes) -> bool:
     mode, owner, mtime and size).
     """
     return not packed[0]
+
+
+def is_packed_directory(packed: bytes) -> bool:
+    """Return True if the C backend has made the bytes ``packed`` of a directory."""
+    return packed[0] == _DIRECTORY_BYTE
 
 
 def pack_simple_member(data: int, member: ArchiveMember, uid: int, gid: int) -> bytes:

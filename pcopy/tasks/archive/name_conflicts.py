@@ -74,7 +74,7 @@ def _examine_existing_directories(rank: Rank, found: FoundMembers) -> TaskSteps:
     existing = rank.shared_instance(ExistingDirectories)
     for members in found.last_members_by_directory():
         for value in members.values:
-            if not is_packed_simple_member(value) and not (each := MemberToExtract.unpack(value)).name:
+            if not is_packed_simple_member(value) and not (each := MemberToExtract.unpack(value, members.path)).name:
                 existing.examine(each)
         yield None
 

@@ -33,8 +33,10 @@ from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.members_to_extract import (
     MemberToExtract,
+    is_packed_directory,
     is_packed_simple_member,
     member_sort_key,
+    offset_in_sort_key,
     path_in_sort_key,
 )
 from pcopy.text import printable_path
@@ -81,8 +83,7 @@ class NameRecords:
         self.marked_directories.discard(path)
         self.mark_parent_directories(directory, at)
         if member.kind == DIRECTORY:
-            if path:
-                self._add_name_use_record(path, DIRECTORY_NAME, at)
+            self.mark_as_directory(path, at)
             directory, last = path, b""
         elif member.kind == HARD_LINK_MEMBER:
             target = safe_member_path(member.link)
@@ -95,6 +96,11 @@ class NameRecords:
     def owning_rank_of(self, directory: bytes) -> int:
         """Return the number of the rank that owns the members of a directory."""
         return zlib.crc32(directory) % self._ranks
+
+    def mark_as_directory(self, path: bytes, at: int) -> None:
+        """Record that a member at the offset ``at`` describes ``path`` as a directory."""
+        if path:
+            self._add_name_use_record(path, DIRECTORY_NAME, at)
 
     def _add_name_use_record(self, path: bytes, mark: bytes, at: int) -> None:
         """Add a record that says how the name ``path`` is used: ``mark`` is such a use (directory, directory with a
@@ -160,7 +166,7 @@ def _key_without_offset(record: SortRecord) -> bytes:
 
 def _offset_in_key(record: SortRecord) -> int:
     """Return the offset in the archive that the key of a record contains."""
-    return int(record[0][-16:], 16)
+    return offset_in_sort_key(record[0])
 
 
 def name_conflicts(
@@ -267,7 +273,8 @@ class _MembersWithSameName:
 
 def _is_hard_link(value: bytes) -> bool:
     """Return True if the packed member ``value`` is a hard link."""
-    return not is_packed_simple_member(value) and bool(marshal.loads(value)[3][1] == HARD_LINK_MEMBER)
+    is_other = not (is_packed_simple_member(value) or is_packed_directory(value))
+    return is_other and bool(marshal.loads(value)[3][1] == HARD_LINK_MEMBER)
 
 
 _REFERS_TO_NAME, _REFERS_TO_REPLACED, _HAS_NO_TARGET, _REFERS_TO_LINK = range(4)

@@ -411,8 +411,8 @@ typedef struct {
     int why;
     char unknown[33];
     /* Results, for each simple member: its values (``pack_simple_member`` in ``pcopy.tasks.archive.members_to_extract``), and
-     * where its key ends in `keys`. `begins` has the indices of the members that are in another directory than the one
-     * before. */
+     * where its key ends in `keys`. `begins` has the indices of the members that are directories, or are in another
+     * directory than the one before. */
     uint32_t most, members, directories; /* most members; numbers of members and of `begins` */
     uint64_t *values;     /* PK_TAR_WORDS numbers for each member */
     uint32_t *key_ends, *begins;
@@ -423,7 +423,7 @@ typedef struct {
 
 #define PK_TAR_WORDS 5    /* numbers of 64 bits in the values of a member */
 
-/* Find simple members: regular files whose headers have only name, owner, mode, size and times. */
+/* Find simple members: regular files and directories whose headers have only name, owner, mode, size and times. */
 void pk_tar_members(pk_tar *tar);
 /* Store the offsets at which members of any type begin in `begins_at`, at most `most`. Return their number. `at`
  * becomes the offset to continue from, and `why` PK_TAR_MORE or PK_TAR_OTHER. */

@@ -1,5 +1,5 @@
 /* Parser for the headers in a part of a tar archive that is in memory. pk_tar_members handles only simple members:
- * regular files whose headers have only name, owner, mode, size and times. ``pcopy.archive.reader`` and
+ * regular files and directories whose headers have only name, owner, mode, size and times. ``pcopy.archive.reader`` and
  * ``pcopy.archive.member_search`` handle all members, and return the same for simple ones. */
 #include "internal.h"
 
@@ -168,11 +168,11 @@ static size_t name_in(const uint8_t *block, char *to)
 }
 
 /* Append the key by which members are sorted, as ``member_sort_key`` in ``pcopy.tasks.archive.members_to_extract`` makes
- * it: directory, name, offset of the data. Return its length, or 0 if it does not fit. */
-static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length, uint64_t data)
+ * it: directory (the first `before` bytes of the name), rest of the name, offset of the data. Return its length, or 0 if
+ * it does not fit. */
+static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length, size_t before, uint64_t data)
 {
-    const char *const slash = memrchr(name, '/', length);
-    const size_t before = slash != NULL ? (size_t)(slash - name) : 0, last = slash != NULL ? before + 1 : 0;
+    const size_t last = before && before < length ? before + 1 : before;
     char *to = tar->keys + used;
     if (tar->keys_size - used < length + 20)
         return 0;
@@ -189,7 +189,7 @@ static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length,
 }
 
 /* Find the header of the member that begins at *at, and parse the extended headers before it. Set *header and
- * advance *at to it if it was found and is that of a regular file. Otherwise *header is NULL. Return PK_TAR_OTHER if
+ * advance *at to it if it was found and is that of a regular file or a directory. Otherwise *header is NULL. Return PK_TAR_OTHER if
  * the member is not simple, else PK_TAR_MORE. */
 static int find_header(const pk_tar *tar, uint64_t *at, extended_header *extended, const uint8_t **header)
 {
@@ -219,7 +219,7 @@ static int find_header(const pk_tar *tar, uint64_t *at, extended_header *extende
         if (!is_header(block))
             return PK_TAR_OTHER;
     }
-    if (block[156] != '0' && block[156] != '\0')
+    if (block[156] != '0' && block[156] != '\0' && block[156] != '5')
         return PK_TAR_OTHER;
     *header = block;
     return PK_TAR_MORE;
@@ -254,9 +254,12 @@ void pk_tar_members(pk_tar *tar)
             extended.name += 2;
             extended.length -= 2;
         }
+        const int is_directory = block[156] == '5';
+        if (is_directory && extended.length && extended.name[extended.length - 1] == '/')
+            extended.length--;
         if (!GUARD(MEMBER_NAME, is_simple_name(extended.name, extended.length)) ||
             number(block + 100, 8, &mode) || number(block + 108, 8, &uid) || number(block + 116, 8, &gid) ||
-            number(block + 124, 12, &size) || number(block + 136, 12, &seconds) || seconds >= LAST_SECOND)
+            number(block + 124, 12, &size) || number(block + 136, 12, &seconds) || seconds >= LAST_SECOND || (is_directory && size))
             return;
         const uint64_t data = at + BLOCK;
         uint32_t owner, group;
@@ -273,19 +276,19 @@ void pk_tar_members(pk_tar *tar)
         tar->why = PK_TAR_ROOM;
         if (tar->members == tar->most)
             return;
-        const size_t length = put_key(tar, used, extended.name, extended.length, data);
+        const char *const slash = memrchr(extended.name, '/', extended.length);
+        const size_t before = is_directory ? extended.length : slash != NULL ? (size_t)(slash - extended.name) : 0;
+        const size_t length = put_key(tar, used, extended.name, extended.length, before, data);
         if (!length)
             return;
-        const char *const slash = memrchr(extended.name, '/', extended.length);
-        const size_t before = slash != NULL ? (size_t)(slash - extended.name) : 0;
-        if (last == NULL || !same_directory(tar->keys + used, before, last, last_length))
+        if (last == NULL || is_directory || !same_directory(tar->keys + used, before, last, last_length))
             tar->begins[tar->directories++] = tar->members;
         last = tar->keys + used;
         last_length = before;
         used += length;
         uint64_t *value = tar->values + (size_t)tar->members * PK_TAR_WORDS;
         uint32_t *halves = (uint32_t *)value;
-        halves[0] = 0;
+        halves[0] = (uint32_t)is_directory;
         halves[1] = (uint32_t)mode & 07777;
         halves[2] = owner;
         halves[3] = group;
