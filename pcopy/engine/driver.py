@@ -42,7 +42,7 @@ from pcopy.errors import (
 )
 from pcopy.fast_named_tuple import NamedTuple
 
-TASK_SLICE_SECONDS = 0.005
+TASK_SLICE_SECONDS = 0.001
 """Seconds for which tasks run before the transport is polled for messages again."""
 
 LONGEST_SLEEP = 0.2

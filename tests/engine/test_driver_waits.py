@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from pcopy.engine import driver
 from pcopy.engine.driver import STOPPED_TASK_GRACE_SECONDS, RankDriver, TaskGenerator, TaskOutcome
 from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import (
@@ -29,6 +30,12 @@ from pcopy.errors import EXIT_INTERNAL, JobAborted
 from tests.engine.spoken import Directions, Spoken, node_of
 from tests.engine.test_epochs import FakeJournal
 from tests.engine.test_tickets import TWO
+
+
+@pytest.fixture(autouse=True)
+def slice_of_five_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run for five calls of the clock (``Stage.clock``) until the transport is polled."""
+    monkeypatch.setattr(driver, "TASK_SLICE_SECONDS", 0.005)
 
 
 class Chosen:

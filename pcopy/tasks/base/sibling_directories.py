@@ -48,6 +48,11 @@ MAX_TASK_SECONDS = 0.05
 MAX_SECONDS_WHILE_IDLE = 0.005
 """Seconds after which one call of the backend enters no more directories if other ranks may be idle."""
 
+MIN_CALL_SECONDS = 0.001
+"""Seconds for which even the first call of the backend enters directories."""
+MAX_CALL_SHARE = 0.125
+"""Largest duration of a call that copies no files, as a fraction of the time since the rank has begun."""
+
 
 def directory_slices_per_task(rank: Rank, number: int) -> Iterator[slice]:
     """Divide ``number`` directories among tasks: yield slices of ``range(number)``, one for each task.
@@ -72,13 +77,20 @@ def enters_several_per_call(rank: Rank) -> bool:
     return rank.backend.has_directory_batches and rank.backend.runs_in_poll and not rank.throttle.is_on
 
 
-def call_deadline(rank: Rank) -> float:
+def call_deadline(rank: Rank, *, copies_files: bool = False) -> float:
     """Return the time (``time.monotonic``) after which a call of the backend enters no directory below its rows. It is
     soon if other ranks may be idle, and at once with threads, which then have more rows to work on.
+
+    The first calls of a rank are short, too, so that the other ranks get directories early. Only a call that copies
+    files (``copies_files``) has its full time from the start, because files that it does not reach become tasks.
     """
     if not rank.backend.runs_in_poll:
         return 0.0
-    return time.monotonic() + (MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE)
+    now = time.monotonic()
+    longest = MAX_TASK_SECONDS if rank.all_ranks_have_work() else MAX_SECONDS_WHILE_IDLE
+    if rank.size > 1 and not copies_files:
+        longest = min(longest, max(MIN_CALL_SECONDS, MAX_CALL_SHARE * (now - rank.began)))
+    return now + longest
 
 
 def problem_of_replaced_directory(rank: Rank, around: Place) -> Problem | None:
@@ -183,6 +195,7 @@ class DirectoriesToEnter(ABC):
                 at_once.adapt_to_duration(time.monotonic() - began)
             else:  # the rank handles messages during a call
                 at_once.number = DIRECTORIES_PER_CALL_WITH_THREADS
+            yield None
         for each in remaining:
             self._spawn_subdirectory_tasks(*each)
 

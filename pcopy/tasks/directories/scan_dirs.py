@@ -164,7 +164,13 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
             return None
         settings = directory_batch_settings(rank, place)
         batch = EnterDirectoriesBatch(
-            source, pack_names(names), target, inodes, settings, levels_entered_by_batch(rank), call_deadline(rank)
+            source,
+            pack_names(names),
+            target,
+            inodes,
+            settings,
+            levels_entered_by_batch(rank),
+            call_deadline(rank, copies_files=True),
         )
         if batch.settings.copies_small_files:
             rank.detect_times_set_on_close(target, batch.settings.target_device, result.notices)
