@@ -149,7 +149,7 @@ class WalkSums:
             self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
         _add_items_by_owner(self.owners["users"], rows.uid, items, (size, allocated))
         _add_items_by_owner(self.owners["groups"], rows.gid, items, (size, allocated))
-        if _FILE_LETTER in kinds and largest > (least := self.size_threshold_of_largest_files(items.above)):
+        if _FILE_LETTER in kinds and largest > (least := self._size_threshold_of_largest_files(items.above)):
             above = items.above
             _merge_largest(
                 self._files,
@@ -184,7 +184,7 @@ class WalkSums:
         _add_directories_by_owner(self.owners["users"], users, numbers, sizes, allocated)
         _add_directories_by_owner(self.owners["groups"], groups, numbers, sizes, allocated)
 
-    def size_threshold_of_largest_files(self, above: bytes) -> int:
+    def _size_threshold_of_largest_files(self, above: bytes) -> int:
         """Return the size in bytes that a file in the directory ``above`` must exceed to be one of the largest files;
         -1 if any file is one.
 
@@ -325,6 +325,7 @@ class WalkSums:
         if self.backend_sums is None:
             return
         sums, classes = self.backend_sums.sums(), self.backend_sums.histograms()
+        _merge_largest(self._files, self.backend_sums.largest_files())
         self.backend_sums = None
         self.size += sums.pop("bytes")
         self.allocated += sums.pop("allocated")

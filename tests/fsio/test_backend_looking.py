@@ -66,7 +66,7 @@ def reported(
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     at = os.stat(place).st_dev if device is None else device
-    items: dict[str, Any] = {"mask": 0, "kinds": b"", "column_sums": None, "max_summed_file_bytes": 0}
+    items: dict[str, Any] = {"mask": 0, "kinds": b"", "column_sums": None}
     fields = {"max_names": 100, "depth": 0, "deadline": 0.0, **(items if batch is ListItemsBatch else {}), **wanted}
     try:
         result = done(backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **fields))
@@ -148,7 +148,7 @@ def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Pa
     inodes = array("Q", [os.stat(place / "some").st_ino])
     try:
         ticket = backend.submit_batch(
-            ListItemsBatch(directory, b"some", inodes, os.stat(place).st_dev, 100, 0, 0.0, ALL, b"", tally, 4096)
+            ListItemsBatch(directory, b"some", inodes, os.stat(place).st_dev, 100, 0, 0.0, ALL, b"", tally)
         )
         pool.request_threads(2)
         assert backend.runs_in_poll == (threads == 0)
@@ -167,20 +167,19 @@ def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Pa
 
 def test_column_sums_include_only_regular_directories(make_backend: BackendFactory, place: Path) -> None:
     """``some`` contains only regular items; each other directory has one item that needs closer examination."""
-    for name in ("strange", "large", "mixed"):
+    for name in ("strange", "mixed"):
         shutil.copytree(place / "some", place / name)
     (place / "strange/\x7f").touch()
-    (place / "large/more").write_bytes(b"x" * 4097)
     (place / "some/inner").mkdir()
     (place / "some/0").write_bytes(b"x" * 4096)
-    names = ["strange", "large", "some", "empty"]
+    names = ["strange", "some", "empty"]
     if os.geteuid() == 0:
         os.chown(place / "mixed/0", 1, -1)
         names.append("mixed")
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     tally = backend.new_column_sums([0] * 9)
     assert tally is not None
-    result = looked(make_backend, place, names, mask=ALL, column_sums=tally, max_summed_file_bytes=4096)
+    result = looked(make_backend, place, names, mask=ALL, column_sums=tally)
     check_items(result, place, ALL)
     entered = result.entered()
     assert [*entered.paths] == [name.encode() for name in names]
@@ -196,6 +195,24 @@ def test_column_sums_include_only_regular_directories(make_backend: BackendFacto
     assert entered.allocated[row] == sum(512 * each.st_blocks for each in statuses)
     assert [numbers[row] for numbers in entered.kinds] == [5, 1, 0, 0, 0, 0, 0]
     assert tally.sums()["bytes"] == 4096 and tally.histograms()["sizes"] == {0: 4, 13: 1}
+
+
+def test_sums_have_the_largest_files(make_backend: BackendFactory, tmp_path: Path) -> None:
+    """Several files have the size of the last one of the 20; the directories are listed in no order."""
+    for number in range(60):
+        directory = tmp_path / "bac"[number % 3] / ("inner" if number % 2 else "")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"file{number * 7 % 60}").write_bytes(b"x" * (number % 5))
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    tally = backend.new_column_sums([0] * 9)
+    assert tally is not None
+    wanted = {"mask": ALL, "column_sums": tally, "path_prefix": b"up/", "depth": 1, "deadline": 1e9}
+    looked(make_backend, tmp_path, ["b", "a", "c"], **wanted)
+    find = ["find", "a", "b", "c", "-type", "f", "-printf", "up/%p %s\\n"]
+    lines = subprocess.run(find, cwd=tmp_path, check=True, capture_output=True).stdout.splitlines()
+    sizes = sorted(((int(size), path) for path, size in map(bytes.split, lines)), key=lambda file: (-file[0], file[1]))
+    assert len(sizes) == 60 and sizes[19][0] == sizes[20][0]
+    assert tally.largest_files() == (sizes[:20] if backend.runs_in_poll else [])
 
 
 def test_sums_need_their_columns(make_backend: BackendFactory, place: Path) -> None:
@@ -274,7 +291,6 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
 ) -> None:
     """The sums of each directory are those of find(1), and the tally has all of them together."""
     make_subtrees(tmp_path)
-    (tmp_path / "1/e/large").write_bytes(bytes(70_000))
     (tmp_path / "0/a/b/sized").write_bytes(bytes(5000))
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     tally, names = backend.new_column_sums(range(9)), ["0", "1", "2"]
@@ -284,7 +300,7 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
     status = os.fstat(directory)
     batch = ListItemsBatch(
         directory, b"0/1/2", array("Q", [os.stat(tmp_path / name).st_ino for name in names]), status.st_dev, 100, depth,
-        deadline, ALL, b"", tally, 60_000,
+        deadline, ALL, b"", tally,
     )  # fmt: skip
     result = done(backend, batch)
     os.close(directory)
@@ -324,7 +340,7 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
         assert not summed
     elif deadline and depth == 100:
         assert {path.rpartition(b"/")[2] for path in left} == {b"many", b"deep"}, "many names, too deep"
-        assert others == {b"0/e", b"1/e", b"2/e"}, "names that are not printable, a large file"
+        assert others == {b"0/e", b"1/e", b"2/e"}, "names that are not printable"
 
 
 def found_below(top: Path, path: bytes, depth: int) -> list[bytes]:

@@ -188,6 +188,11 @@ class ColumnSums(Protocol):
         (set-user-ID or set-group-ID files); ``pcopy.walk.sums.UNUSUAL_ITEM_KINDS`` explains them.
         """
 
+    def largest_files(self) -> list[tuple[int, bytes]]:
+        """Return sizes in bytes and paths of the largest files in directories that the backend has listed itself, the
+        largest first. Of files with equal size, the one with the smaller path comes first.
+        """
+
     def histograms(self) -> dict[str, dict[int, int]]:
         """Return histograms of files by name, each as a dictionary from class to number.
 

@@ -26,7 +26,7 @@ class NativeColumnSums:
     """
 
     def __init__(self, bounds: Sequence[int]) -> None:
-        self._struct: Any = _ffi.new("pk_tally *")
+        self._struct: Any = _ffi.gc(_ffi.new("pk_tally *"), _lib.pk_tally_release)
         self._struct.bounds = list(bounds)
 
     @property
@@ -49,6 +49,10 @@ class NativeColumnSums:
         tally = self._struct
         names = ("bytes", "allocated", "holes", "sparse", "hard_linked", "set_id", "world_writable", "future")
         return {name: getattr(tally, name) for name in names}
+
+    def largest_files(self) -> list[tuple[int, bytes]]:
+        tally = self._struct
+        return [(file.size, _ffi.string(file.path)) for file in tally.files[0 : tally.large_files]]
 
     def histograms(self) -> dict[str, dict[int, int]]:
         names = ("sizes", "size_bytes", "modified", "modified_bytes", "read")

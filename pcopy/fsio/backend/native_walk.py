@@ -112,7 +112,8 @@ class NativeListItemsBatch(NativeWalkBatch):
         if batch.column_sums is not None:
             if _TALLY_COLUMNS & ~batch.mask or batch.kinds:
                 raise ValueError("a column that the sums need is missing")
-            self.tree.tally, self.tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
+            self._path_prefix = _ffi.new("char[]", batch.path_prefix)
+            self.tree.tally, self.batch.prefixes = batch.column_sums.c_struct, self._path_prefix
 
     def fill_in_batch_result(self) -> None:
         super().fill_in_batch_result()

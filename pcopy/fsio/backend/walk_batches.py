@@ -211,21 +211,21 @@ class ListItemsBatch(WalkBatch[ListItemsResult]):
     The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
 
     If ``column_sums`` is set and no threads are used, the items of a directory are added to it instead of being
-    returned. This requires that all items have one owner and group, that their names are printable ASCII, and that no
-    file is larger than ``max_summed_file_bytes``. The mask must then include the columns that the sums need, and owner
-    and group.
+    returned. This requires that all items have one owner and group, and that their names are printable ASCII. The mask
+    must then include the columns that the sums need, and owner and group.
 
     Fields:
         mask: the columns to return; 0 for none.
         kinds: letters (as of ``find -type``) of the types of items whose status is read; empty for all types.
         column_sums: sums to which simple directories are added, or None.
-        max_summed_file_bytes: size in bytes of the largest file that may be added to ``column_sums``.
+        path_prefix: what precedes the paths of the largest files in ``column_sums``: the path of ``directory``, ending
+            with a slash.
     """
 
     mask: int
     kinds: bytes
     column_sums: ColumnSums | None
-    max_summed_file_bytes: int
+    path_prefix: bytes = b""
 
 
 class CompareTreesResult(WalkResult):

@@ -53,6 +53,15 @@ WORKING_DIRECTORY = -100
 command line are.
 """
 
+BatchListingRequest = tuple[int, bytes, ColumnSums | None, bytes]
+"""Type: what the backend must determine of items when it lists several directories. The values are:
+
+- the mask of the status columns to return,
+- the type letters of the items that need these columns (empty: all items),
+- the ``ColumnSums`` to which the backend adds the items if the walk reports nothing but sums, else None,
+- the path of the parent of the directories, ending with a slash.
+"""
+
 _FILTER_COLUMNS = MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN
 """Columns that filters by age or size need."""
 
@@ -163,31 +172,20 @@ class FoundItemReporter:
         """
         return self.summing is None and not self.needs_name_tests_first and UNKNOWN not in kinds
 
-    def batch_listing_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
-        """Return what the backend must determine of the items in the sub-directories ``names`` of ``parent`` and below
-        when it lists these.
-
-        The result is a tuple of
-
-        - the mask of the status columns to return,
-        - the type letters of the items that need these columns (empty: all items),
-        - the ``ColumnSums`` to which the backend adds the items if the walk reports nothing but sums, else None,
-        - the size in bytes above which a file can be one of the largest files that ``--summary`` shows.
+    def batch_listing_request(self, parent: Place) -> BatchListingRequest:
+        """Return what the backend must determine of the items in sub-directories of ``parent`` and below when it lists
+        these.
         """
-        return *self._batch_columns, *(self.sums_of_subtrees(parent, names) or (None, 0))
+        return *self._batch_columns, self._sums_of_subtrees(parent), self.path_prefix(parent)
 
-    def sums_of_subtrees(self, parent: Place, names: Sequence[bytes]) -> tuple[ColumnSums, int] | None:
-        """Return the sums to which the backend adds the items in the sub-directories ``names`` of ``parent`` and below,
-        if the walk reports nothing but sums, and the size in bytes above which a file can be one of the largest files;
-        otherwise None.
+    def _sums_of_subtrees(self, parent: Place) -> ColumnSums | None:
+        """Return the sums to which the backend adds the items in sub-directories of ``parent`` and below, if the walk
+        reports nothing but sums; otherwise None.
         """
         summing = self.summing
         if summing is None or not self.sums_everything or depth_of_contents(parent) + 1 < self.request.least_depth:
             return None
-        if summing.sums.backend_sums is None or summing.needs_layouts(parent, self.reported_path(parent)):
-            return None
-        first = self.path_prefix(parent) + min(name + b"/" for name in names)
-        return summing.sums.backend_sums, summing.sums.size_threshold_of_largest_files(first)
+        return None if summing.needs_layouts(parent, self.reported_path(parent)) else summing.sums.backend_sums
 
     def add_summed_directories(self, result: TaskResult, parent: Place, entered: EnteredDirectories) -> None:
         """Count all items of directories below ``parent`` that the backend has added to its sums as reported, and add

@@ -229,7 +229,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         """
         finder, depth = self._finder, depth_of_contents(parent)
         levels = finder.levels_listed_at_once(depth)
-        wanted = finder.batch_listing_request(parent, names)
+        wanted = finder.batch_listing_request(parent)
         batch = ListItemsBatch(
             *rows,
             self._max_names_per_directory(wanted[0], sums_up=wanted[2] is not None),

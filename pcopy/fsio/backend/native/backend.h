@@ -97,13 +97,21 @@ typedef struct pk_digest {
  * bounded by powers of two) and by the age of their mtime (modified, modified_bytes) and atime (read); "bytes" are
  * those of the files of a class. holes: bytes of files that are not allocated. sparse, hard_linked, set_id,
  * world_writable, future: numbers of unusual items. The bounds of the age classes ascend; the last one is the
- * present. */
+ * present. files: the largest files of PK_LOOK, the largest first; of files with the same size, the one whose path is
+ * smaller comes first. */
 #define PK_BOUNDS 9
+#define PK_LARGEST 20
+typedef struct {
+    uint64_t size;
+    char *path;
+} pk_large;
 typedef struct {
     int64_t bounds[9];
     uint64_t bytes, allocated, holes, sparse, hard_linked, set_id, world_writable, future;
     uint64_t sizes[65], size_bytes[65], modified[10], modified_bytes[10], read[10];
     uint64_t last_bytes, last_allocated, last_largest; /* the same for the last call of pk_tally_add alone */
+    pk_large files[20];
+    uint32_t large_files; /* number of them */
 } pk_tally;
 
 /* Flags of pk_tree. */
@@ -131,9 +139,8 @@ typedef struct {
     uint32_t mask;        /* of PK_LOOK: the columns to return for the items of the directories */
     char kinds[8];        /* letters of the types whose columns are returned, ended by a zero; empty: all types */
     pk_tally *tally;      /* of PK_LOOK: NULL, or sums to which a directory is added instead of being returned, if all
-                           * its items have one owner and printable ASCII names, */
-    int64_t largest;      /* and no file is larger than this (bytes). No lock protects the sums: only for backends
-                           * without threads. */
+                           * its items have one owner and printable ASCII names. No lock protects the sums: only for
+                           * backends without threads. */
 } pk_tree;
 
 typedef struct {
@@ -382,6 +389,10 @@ int pk_open_directory(int around, const char *name, int flags, int wants_mark, p
  * might overflow; otherwise 0. */
 int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint32_t *mode, const uint32_t *links,
                  const uint64_t *size, const uint64_t *blocks, const int64_t *atime, const int64_t *mtime);
+/* Add a file to the largest files, if it is one of them so far. Return 0, or -1 if there is no memory. */
+int pk_tally_file(pk_tally *tally, uint64_t size, const char *path);
+/* Release the memory of the paths of the largest files. */
+void pk_tally_release(pk_tally *tally);
 
 /* A parser for the headers of a tar archive, of which `size` bytes from the offset `start` on were read. The following
  * values of `why` say why it stopped. */

@@ -71,3 +71,33 @@ int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const u
     }
     return 0;
 }
+
+static int is_larger(const pk_large *file, uint64_t size, const char *path)
+{
+    return file->size != size ? file->size > size : strcmp(file->path, path) < 0;
+}
+
+int pk_tally_file(pk_tally *tally, uint64_t size, const char *path)
+{
+    pk_large *const files = tally->files;
+    uint32_t at = tally->large_files;
+    if (at == PK_LARGEST && is_larger(&files[at - 1], size, path))
+        return 0;
+    char *const copy = strdup(path);
+    if (copy == NULL)
+        return -1;
+    if (at == PK_LARGEST)
+        free(files[--at].path);
+    else
+        tally->large_files++;
+    for (; at && !is_larger(&files[at - 1], size, path); at--)
+        files[at] = files[at - 1];
+    files[at] = (pk_large){size, copy};
+    return 0;
+}
+
+void pk_tally_release(pk_tally *tally)
+{
+    while (tally->large_files)
+        free(tally->files[--tally->large_files].path);
+}

@@ -83,14 +83,13 @@ static int has_simple_names(const pk_listed *listed)
     return 1;
 }
 
-/* Return true if the items may be added to the tally: they have one owner and printable names, and no file is larger
- * than those that may be summed up. */
-static int is_simple(const pk_tree *tree, const pk_listed *listed, const pk_columns *rows)
+/* Return true if the items may be added to the tally: they have one owner and printable names. */
+static int is_simple(const pk_listed *listed, const pk_columns *rows)
 {
     for (uint32_t each = 0; each < (uint32_t)listed->number; each++) {
         const uint8_t kind = pk_letter_of(rows->mode[each]);
         if (rows->uid[each] != rows->uid[0] || rows->gid[each] != rows->gid[0] || kind != listed->all.kinds[each] ||
-            kind == '?' || (kind == 'f' && (int64_t)rows->size[each] > tree->largest))
+            kind == '?')
             return 0;
     }
     return has_simple_names(listed);
@@ -111,6 +110,32 @@ static int sum_up(pk_tally *tally, const pk_listed *listed, const pk_columns *ro
     for (int each = 0; each < listed->number; each++)
         entered->kinds[strchr(letters, listed->all.kinds[each]) - letters]++;
     return 0;
+}
+
+/* Add the files of the directory that was entered last to the largest files of the tally, as far as they belong to them.
+ * Return 0, or -1 if there is no memory. */
+static int add_large_files(const pk_walk *walk, const pk_listed *listed, const pk_columns *rows)
+{
+    pk_tally *const tally = walk->batch->tree->tally;
+    const size_t above = strlen(walk->batch->prefixes), room = above + walk->path.size + listed->size + 1;
+    const char *name = listed->names;
+    char *path = NULL;
+    int result = 0;
+    for (int each = 0; each < listed->number && !result; each++, name += strlen(name) + 1) {
+        if (listed->all.kinds[each] != 'f' ||
+            (tally->large_files == PK_LARGEST && rows->size[each] < tally->files[PK_LARGEST - 1].size))
+            continue;
+        if (path == NULL) {
+            if ((path = malloc(room)) == NULL)
+                return -1;
+            memcpy(path, walk->batch->prefixes, above);
+            memcpy(path + above, walk->path.at, walk->path.size);
+        }
+        strcpy(path + above + walk->path.size, name);
+        result = pk_tally_file(tally, rows->size[each], path);
+    }
+    free(path);
+    return result;
 }
 
 /* Reserve memory for all that a directory may add to the results. Return 0, or -1 if there is no memory. */
@@ -161,8 +186,10 @@ static int look(pk_walk *walk, pk_level *level, pk_listed *listed)
     pk_entered entered = {.inode = level->inode, .items = (uint32_t)listed->number};
     if (look_at_items(walk, level->descriptor, listed, rows) || reserve(walk, listed))
         return 'd';
-    if (tree->tally == NULL || !is_simple(tree, listed, rows) || sum_up(tree->tally, listed, rows, &entered))
+    if (tree->tally == NULL || !is_simple(listed, rows) || sum_up(tree->tally, listed, rows, &entered))
         store_items(walk, listed, rows);
+    else if (add_large_files(walk, listed, rows))
+        walk->is_out_of_memory = 1;
     store(&found->entered, &entered, sizeof entered);
     store(&found->above, walk->path.at, walk->path.size - 1); /* without the slash at its end */
     store(&found->above, "", 1);
