@@ -18,7 +18,7 @@ from typing import Protocol
 from pcopy.background import BackgroundThread
 from pcopy.checkpoint.record import EpochTaskRecord, TaskRecordCollector
 from pcopy.engine.messages import ABANDONED_EPOCH
-from pcopy.engine.task import LabelledCounts, Task, TaskId
+from pcopy.engine.task import Task, TaskId, TaskShares
 from pcopy.errors import RESOURCE_EXCEPTIONS, SYNC_FAILED_TEXT, resource_error_text
 
 CHECKPOINT_CUT_AT_BYTES = 32 << 20
@@ -121,7 +121,7 @@ class ThreadedTaskJournal:
             self._collector.add_spawned_task(task)
 
     def record_done_task(
-        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: TaskShares = ()
     ) -> None:
         """Add to the next record that ``task`` is done, with its ``counts`` (``shares`` are labelled parts of them),
         and that the tasks with the ids ``completed`` are done, too. Those had ended before, but their effect was

@@ -15,7 +15,7 @@ from operator import add
 from typing import Any
 
 from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
-from pcopy.engine.task import UNRECORDED, LabelledCounts, Task, TaskId
+from pcopy.engine.task import UNRECORDED, CountsOfLabels, LabelledCounts, Task, TaskId, TaskShares
 from pcopy.fast_named_tuple import NamedTuple
 
 TASK_ID_BYTES = 16
@@ -27,6 +27,10 @@ as Python objects would take several times the size of the record.
 
 _LABEL_OVERHEAD_BYTES = 512
 """Estimated size in bytes of the object in memory that holds the sums of one label."""
+_BYTES_PER_LABEL_IN_COLUMNS = 256
+"""Estimated size in bytes, when the record is made, of the counts of one label in ``CountsOfLabels``: a directory has
+such counts in two tasks.
+"""
 
 _PACKED_TASK_ID = struct.Struct(">IIQ")
 
@@ -263,6 +267,7 @@ class TaskRecordCollector:
         self._done = bytearray()
         self._counts: list[int] = []
         self._shares: dict[bytes, tuple[tuple[int, int], ...]] = {}
+        self._tables: list[CountsOfLabels] = []
         self.memory_bytes = 0
         """Approximate bytes of memory that the collected tasks and counts take."""
 
@@ -276,7 +281,7 @@ class TaskRecordCollector:
         task_id: TaskId,
         counts: Sequence[int],
         completed: Iterable[TaskId] = (),
-        shares: Iterable[LabelledCounts] = (),
+        shares: TaskShares = (),
     ) -> None:
         """Add a done task and its counts to the next record. If the task was spawned since the last cut, the record
         contains only its counts.
@@ -288,28 +293,37 @@ class TaskRecordCollector:
                 one of them.
             shares: parts of ``counts``, each under a label.
         """
-        for each in dict.fromkeys((task_id, *completed)):
-            if each[2] == UNRECORDED:
+        for done in dict.fromkeys((task_id, *completed)):
+            if done[2] == UNRECORDED:
                 continue
-            task = self._spawned.pop(each, None)
+            task = self._spawned.pop(done, None)
             if task is None:
-                self._done += pack_task_id(each)
+                self._done += pack_task_id(done)
                 self.memory_bytes += TASK_ID_BYTES
             else:
                 self.memory_bytes -= task.memory_use_in_bytes
         self._counts += [0] * (len(counts) - len(self._counts))
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self._counts[index] += counts[index]
-        for label, share in shares:
-            before = self._shares.get(label)
-            if before is None:
-                self._shares[label] = share
-                self.memory_bytes += len(label) + _LABEL_OVERHEAD_BYTES
-                continue
-            sums = dict(before)
-            for counter, number in share:
-                sums[counter] = sums.get(counter, 0) + number
-            self._shares[label] = tuple(sums.items())
+        for each in shares:
+            if isinstance(each, CountsOfLabels):
+                self._tables.append(each)
+                number = len(each.columns[0])
+                self.memory_bytes += len(each.labels) + number * (len(each.prefix) + _BYTES_PER_LABEL_IN_COLUMNS)
+            elif self._add_share(*each):
+                self.memory_bytes += len(each[0]) + _LABEL_OVERHEAD_BYTES
+
+    def _add_share(self, label: bytes, share: tuple[tuple[int, int], ...]) -> bool:
+        """Add counts under a label. Return True if it is a new label."""
+        before = self._shares.get(label)
+        if before is None:
+            self._shares[label] = share
+            return True
+        sums = dict(before)
+        for counter, number in share:
+            sums[counter] = sums.get(counter, 0) + number
+        self._shares[label] = tuple(sums.items())
+        return False
 
     def set_phase(self, phase: int) -> None:
         """Set the number of the phase that is written into the records from now on."""
@@ -336,6 +350,9 @@ class TaskRecordCollector:
 
     def _nonzero_shares(self) -> Iterator[LabelledCounts]:
         """Yield the shares of the next record: for each label the sums of its counts, without counters that are 0."""
+        for table in self._tables:
+            for label, share in table.labelled_counts():
+                self._add_share(label, share)
         for label, sums in self._shares.items():
             if share := tuple((counter, number) for counter, number in sums if number):
                 yield label, share

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from pcopy.engine.messages import ABANDONED_EPOCH, EpochMarker, Message
-from pcopy.engine.task import LabelledCounts, Task, TaskId
+from pcopy.engine.task import Task, TaskId, TaskShares
 
 FIRST_EPOCH = 1
 """Number of the epoch (part of the run whose tasks are recorded together) in which each rank begins a run."""
@@ -71,7 +71,7 @@ class TaskJournal(Protocol):
         """Record that ``task`` was spawned."""
 
     def record_done_task(
-        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: TaskShares = ()
     ) -> None:
         """Record that ``task`` is done. The tasks that ``task`` spawned have been recorded before.
 
@@ -139,7 +139,7 @@ class RankEpoch:
         task: Task,
         counts: Sequence[int] = (),
         completed: Sequence[TaskId] = (),
-        shares: Sequence[LabelledCounts] = (),
+        shares: TaskShares = (),
     ) -> None:
         """Record that ``task`` is done, if the job is recorded. ``counts`` are the numbers that it adds to the
         counters, ``shares`` are labelled parts of them, and ``completed`` are the ids of other tasks that count as

@@ -6,7 +6,7 @@ understands it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
 
@@ -37,6 +37,37 @@ LabelledCounts = tuple[bytes, tuple[tuple[int, int], ...]]
 """A part of the counts of a task, under a label: (label, ((index of the counter, number), ...)). If a resumed job
 repeats the work with this label, it subtracts these numbers. The engine does not interpret the label.
 """
+
+
+class CountsOfLabels(NamedTuple):
+    """Parts of the counts of a task under many labels, as columns, which need less memory and time than one object for
+    each label.
+
+    Fields:
+        prefix: the beginning of all labels.
+        labels: the rest of each label, joined by zero bytes.
+        counters: indices of counters.
+        columns: for each of these counters the numbers, one for each label.
+    """
+
+    prefix: bytes
+    labels: bytes
+    counters: tuple[int, ...]
+    columns: tuple[Sequence[int], ...]
+
+    def labelled_counts(self) -> Iterator[LabelledCounts]:
+        """Yield each label with its counts, without those that are 0."""
+        shares = dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
+        for label, *row in zip(self.labels.split(b"\0"), *self.columns, strict=True):
+            key = tuple(row)
+            share = shares.get(key)
+            if share is None:  # most labels have one of a few shares
+                share = shares[key] = tuple(each for each in zip(self.counters, row, strict=True) if each[1])
+            yield self.prefix + label, share
+
+
+TaskShares = Sequence[LabelledCounts | CountsOfLabels]
+"""Type: parts of the counts of a task, each under a label."""
 
 
 class NewTask(NamedTuple):

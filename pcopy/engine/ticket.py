@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from pcopy.engine.task import LabelledCounts, NewTask, TaskId
+from pcopy.engine.task import NewTask, TaskId, TaskShares
 from pcopy.fast_named_tuple import NamedTuple
 
 Result = TypeVar("Result")
@@ -70,7 +70,7 @@ class TaskOutcome(NamedTuple):
     """True if the journal must not record this task as done yet, because its only effect is in this rank's memory. A
     later task that has used the effect names it in ``also_done``.
     """
-    shares: Sequence[LabelledCounts] = ()
+    shares: TaskShares = ()
     """Parts of ``counts``, each under a label. If a resumed job repeats the work of a label, it subtracts the counts
     recorded under that label.
     """

@@ -19,7 +19,7 @@ from pcopy.checkpoint.record import (
     task_from_fields,
     unpack_task_id,
 )
-from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, Task, TaskId
+from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, CountsOfLabels, Task, TaskId
 from tests.checkpoint.histories import task
 from tests.support.records import read_record, unpack_ids
 
@@ -204,6 +204,22 @@ def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -
     record = window.take_record(1)
     assert list(unpack_ids(record.done_ids)) == [(2, 0, 5), (2, 0, 6)]
     assert record.counts == (11,)
+
+
+def test_columns_of_labels_are_recorded_as_single_labels() -> None:
+    """The same labels occur in two tasks, once in columns and once one by one; counts of 0 are left out."""
+    window = TaskRecordCollector(3, 2, 8)
+    columns = CountsOfLabels(b"0/up/", b"a\0b\0b/c", (4, 7), (bytes((1, 0, 2)), [5, 0, -2]))
+    window.add_done_task((2, 0, 5), (), (), [(b"0/up/b", ((7, 3),)), columns])
+    window.add_done_task((2, 0, 6), (), (), [CountsOfLabels(b"0/up/", b"b/c", (7,), ([2],)), (b"0/", ((4, 1),))])
+    assert window.memory_bytes > 3 * len("0/up/")
+    assert sorted(window.take_record(1).shares) == [
+        (b"0/", ((4, 1),)),
+        (b"0/up/a", ((4, 1), (7, 5))),
+        (b"0/up/b", ((7, 3),)),
+        (b"0/up/b/c", ((4, 2),)),
+    ]
+    assert window.take_record(2).shares == () and window.memory_bytes == 0
 
 
 def test_counters_of_different_lengths_are_added() -> None:

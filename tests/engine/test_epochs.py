@@ -14,7 +14,7 @@ from pcopy.engine.messages import (
     StartPhaseMessage,
     TaskRequest,
 )
-from pcopy.engine.task import UNRECORDED, LabelledCounts, NewTask, Task, TaskId
+from pcopy.engine.task import UNRECORDED, NewTask, Task, TaskId, TaskShares
 from pcopy.engine.ticket import TaskOutcome
 from tests.engine.spoken import Directions, Spoken, task, without
 
@@ -37,7 +37,7 @@ class FakeJournal:
         self.calls.append(("spawned", task.id))
 
     def record_done_task(
-        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: TaskShares = ()
     ) -> None:
         self.calls.append(("done", task.id, *completed))
 

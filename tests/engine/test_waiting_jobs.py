@@ -21,7 +21,7 @@ from pcopy.engine.messages import HaltMessage, Message
 from pcopy.engine.node import RankStateMachine
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import TERMINATION_DETECTORS
-from pcopy.engine.task import ANY_RANK, LabelledCounts, NewTask, Task, TaskId
+from pcopy.engine.task import ANY_RANK, NewTask, Task, TaskId, TaskShares
 from pcopy.engine.ticket import WakeDescriptor
 from pcopy.errors import InvariantBroken, JobAborted
 
@@ -255,7 +255,7 @@ class Journal:
     def record_spawned_task(self, task: Task) -> None: ...
 
     def record_done_task(
-        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: TaskShares = ()
     ) -> None:
         if task.id in self._job.divided:
             assert not any(counts)

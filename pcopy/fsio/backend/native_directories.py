@@ -245,14 +245,14 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
     (``pk_directory``).
     """
     packed = b"".join([used_bytes(found.copies) for found in rows])
-    narrow, wide, signed = (memoryview(packed).cast(kind).tolist() for kind in ("I", "Q", "q"))
+    narrow, wide, signed = (memoryview(packed).cast(kind) for kind in ("I", "Q", "q"))
     width = _COPIED_WIDTH
-    metadata = ItemStatusColumns(len(narrow) // width, DIRECTORY_METADATA_COLUMNS)
-    metadata.mode, metadata.uid, metadata.gid = (array("I", narrow[at::width]) for at in range(3))
-    metadata.atime, metadata.mtime = (array("q", signed[at :: width // 2]) for at in (2, 3))
-    sources, targets, copied_bytes, skipped_bytes = (array("Q", wide[at :: width // 2]) for at in range(4, 8))
+    metadata = ItemStatusColumns.with_unset_columns(len(narrow) // width, DIRECTORY_METADATA_COLUMNS)
+    metadata.mode, metadata.uid, metadata.gid = (array("I", narrow[at::width].tobytes()) for at in range(3))
+    metadata.atime, metadata.mtime = (array("q", signed[at :: width // 2].tobytes()) for at in (2, 3))
+    sources, targets, copied_bytes, skipped_bytes = (array("Q", wide[at :: width // 2].tobytes()) for at in range(4, 8))
     copied, skipped, remaining, subdirectories, finished, changed, flags = (
-        narrow[at::width] for at in range(width - 8, width - 1)
+        array("I", narrow[at::width].tobytes()) for at in range(width - 8, width - 1)
     )
     present = {
         number: PresentDirectoryStatus(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import compress, count
 
-from pcopy.engine.task import LabelledCounts
+from pcopy.engine.task import CountsOfLabels, LabelledCounts
 from pcopy.tasks.base.job import JobCounters
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place, directory_counts_label
@@ -79,7 +79,7 @@ class TaskCounts:
         self._counts = [0] * NUMBER_OF_COUNTERS
         self._current_label: bytes | None = None
         self._other_directories: dict[bytes, dict[int, int]] = {}
-        self._shares: list[LabelledCounts] = []
+        self._shares: list[CountsOfLabels] = []
         self._labelled = [0] * NUMBER_OF_COUNTERS  # sums of ``_shares``
 
     def set_counted_directory(self, directory: tuple[int, bytes]) -> None:
@@ -108,27 +108,21 @@ class TaskCounts:
             elsewhere = self._other_directories.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
-    def count_in_directories(self, root: int, paths: Sequence[bytes], columns: dict[int, Sequence[int]]) -> None:
+    def count_in_directories(self, around: Place, packed_paths: bytes, columns: dict[int, Sequence[int]]) -> None:
         """Add to counters for several directories.
 
         Args:
-            root: index of the root of the directories.
-            paths: path below the root of each directory; that of the task is not among them.
+            around: a directory that contains the directories.
+            packed_paths: their paths relative to it, joined by zero bytes.
             columns: numbers to add, one for each directory, by index of the counter.
         """
         for counter, numbers in columns.items():
             number = sum(numbers)
             self._counts[counter] += number
             self._labelled[counter] += number
-        if not self._by_directory:
-            return
-        above, shares = b"%d/" % root, dict[tuple[int, ...], tuple[tuple[int, int], ...]]()
-        for path, *row in zip(paths, *columns.values(), strict=True):
-            key = tuple(row)
-            share = shares.get(key)
-            if share is None:  # most directories have one of a few shares
-                share = shares[key] = tuple(each for each in zip(columns, row, strict=True) if each[1])
-            self._shares.append((above + path, share))
+        if self._by_directory:
+            prefix = directory_counts_label(around) + (b"/" if around.path else b"")
+            self._shares.append(CountsOfLabels(prefix, packed_paths, tuple(columns), tuple(columns.values())))
 
     def add_counts_of_unfinished_task(self, counters: list[int]) -> None:
         """Add the counts so far to ``counters``, the counters of the rank, for a task that ends before it is done.
@@ -140,7 +134,7 @@ class TaskCounts:
             if counter not in _FAILURE_COUNTERS:
                 counters[counter] += self._counts[counter]
 
-    def _counts_by_directory(self) -> Iterator[LabelledCounts]:
+    def _counts_by_directory(self) -> Iterator[LabelledCounts | CountsOfLabels]:
         """Yield the counts of each directory with its label (``directory_counts_label``), for the record of the task.
         If the directory has vanished when the job is resumed, these counts are subtracted.
         """

@@ -6,8 +6,10 @@ directory.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress
+from operator import and_
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import ItemMetadata, are_times_portable
@@ -16,6 +18,7 @@ from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
     IS_NEW,
     IS_OWNED_BY_OTHER_USER,
+    IS_UNCHANGED,
     CopiedDirectories,
     DirectoryBatchSettings,
     FinishDirectoriesBatch,
@@ -45,6 +48,15 @@ _ACTION_SHIFT = 3
 """Number of the bit in ``FinishDirs.states`` at which the number of the ``ItemAction`` begins. The bits below it are
 flags.
 """
+
+_IS_DONE = bytes(code == OutcomeCode.DONE for code in range(256))
+"""Table for ``bytes.translate``: 1 for the ``OutcomeCode`` of a directory that is done, 0 for others."""
+_IS_NEW, _IS_UNCHANGED, _IS_CHANGED = (
+    bytes(state & 1 for state in range(256)),
+    bytes(bool(state & 4) for state in range(256)),
+    bytes(not state & 4 for state in range(256)),
+)
+"""Tables for ``bytes.translate``, from states (``finish_state``) to 1 or 0."""
 
 
 class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in", is_note=False):
@@ -126,19 +138,19 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         handled one by one.
         """
         codes = yield from self._finish_subdirectories_in_batch(rank)
-        place, paths = self.place, self.paths
-        above = place.path + b"/" if place.path else b""
-        is_done = [code == OutcomeCode.DONE for code in codes]
-        skipped = [int(done and bool(state & 4)) for done, state in zip(is_done, self.states, strict=True)]
-        columns: dict[int, Sequence[int]] = {
-            counts.DIRECTORIES: [done - unchanged for done, unchanged in zip(is_done, skipped, strict=True)],
-            counts.SKIPPED: skipped,
-        }
-        result.count_in_directories(place.root, [above + path for path in paths], columns)
+        is_done = codes.translate(_IS_DONE)
+        if len(self.states) != len(is_done):
+            raise ValueError(f"there are {len(is_done)} codes for {len(self.states)} directories")
+        changed, unchanged = self.states.translate(_IS_CHANGED), self.states.translate(_IS_UNCHANGED)
+        if 0 in is_done:
+            changed, unchanged = (bytes(map(and_, is_done, column)) for column in (changed, unchanged))
+        columns: dict[int, Sequence[int]] = {counts.DIRECTORIES: changed, counts.SKIPPED: unchanged}
+        result.count_in_directories(self.place, self.names, columns)
         if result.item_recorder.is_recording:
-            for path, state in compress(zip(paths, self.states, strict=True), is_done):
-                result.item_recorder.record_item_outcome(ItemAction(state >> _ACTION_SHIFT), place, path, DIRECTORY)
-        if all(is_done):
+            for path, state in compress(zip(self.paths, self.states, strict=True), is_done):
+                action = ItemAction(state >> _ACTION_SHIFT)
+                result.item_recorder.record_item_outcome(action, self.place, path, DIRECTORY)
+        if 0 not in is_done:
             return
         for finish, done in zip(self.single_directory_tasks(), is_done, strict=True):
             if not done:
@@ -158,7 +170,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         rows = ItemStatusColumns.status_columns_from_bytes(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
         rows.mask |= INODE_COLUMN
         rows.inode = unpack_numbers(self.targets)
-        fresh = bytes(state & 1 for state in self.states)
+        fresh = self.states.translate(_IS_NEW)
         common = DirectoryBatchSettings(*rank.source_and_target_device(place))
         at_once = DIRECTORIES_PER_ROW if rank.backend.runs_in_poll else 1
         batch = FinishDirectoriesBatch(target, self.names, rows, self.marks, fresh, common, at_once)
@@ -174,6 +186,13 @@ def finish_state(*, is_new: bool, inherits_acl: bool, is_unchanged: bool, action
     that is reported.
     """
     return is_new + 2 * inherits_acl + 4 * is_unchanged + (action << _ACTION_SHIFT)
+
+
+_STATE_OF_FLAGS = [
+    finish_state(is_new=bool(flags & IS_NEW), inherits_acl=bool(flags & IS_OWNED_BY_OTHER_USER), is_unchanged=False)
+    for flags in range(2 * IS_UNCHANGED)
+]
+"""State of a directory that the backend has entered, by its flags."""
 
 
 def _pack_marks(marks: Iterable[bytes]) -> bytes:
@@ -199,8 +218,7 @@ class SubdirectoryFinishCollector:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._paths: list[bytes] = []
-        self._sources: list[int] = []
-        self._targets: list[int] = []
+        self._sources, self._targets = array("Q"), array("Q")
         self._marks: list[bytes] = []
         self._states = bytearray()
         self._rows = ItemStatusColumns(0, DIRECTORY_METADATA_COLUMNS)
@@ -265,14 +283,10 @@ class SubdirectoryFinishCollector:
         self._sources += entered.sources
         self._targets += entered.targets
         self._marks.append(entered.marks)
-        self._states += bytes(
-            finish_state(
-                is_new=bool(flags & IS_NEW),
-                inherits_acl=bool(flags & IS_OWNED_BY_OTHER_USER),
-                is_unchanged=number in unchanged,
-            )
-            for number, flags in enumerate(entered.flags)
-        )
+        states = bytearray(map(_STATE_OF_FLAGS.__getitem__, entered.flags))
+        for number in unchanged:
+            states[number] |= finish_state(is_new=False, inherits_acl=False, is_unchanged=True)
+        self._states += states
         rows, metadata = self._rows, entered.metadata
         rows.mode += metadata.mode
         rows.uid += metadata.uid
@@ -285,6 +299,6 @@ class SubdirectoryFinishCollector:
         """Spawn one task in the phase FINISH for all directories that were added; none if there are none."""
         if not self._paths:
             return
-        sources, targets = pack_numbers(self._sources), pack_numbers(self._targets)
+        sources, targets = self._sources.tobytes(), self._targets.tobytes()
         columns = sources, targets, b"".join(self._marks), bytes(self._states), self._rows.status_columns_as_bytes()
         result.spawn_task(FinishDirs(self._place, b"\0".join(self._paths), *columns), phase=Phase.FINISH)

@@ -261,11 +261,11 @@ def _process_entered_directories(
     if any(entered.copied):
         rank.record_write_success()
         rank.counters[counts.MOVED] += sum(entered.copied_bytes)
-    result.count_in_directories(parent.root, tree.paths, _counts_of_entered_directories(entered))
+    result.count_in_directories(parent, entered.packed_paths[:-1], _counts_of_entered_directories(entered))
     if all(flags & IS_SIMPLE for flags in entered.flags):
         finishes.add_entered_directories(entered, tree.unchanged)
     else:
-        for number in range(len(tree.paths)):
+        for number in range(len(entered.flags)):
             finish = FinishDir(tree.place(number), tree.attributes(number), True, -1)
             result.set_counted_directory(finish.place.key)
             schedule_finish_dir_task(rank, result, finish, finishes.add)
@@ -342,8 +342,7 @@ class _EnteredTree:
     """
 
     def __init__(self, rank: Rank, parent: Place, entered: CopiedDirectories) -> None:
-        above = parent.path + b"/" if parent.path else b""
-        self.paths = [above + path for path in entered.packed_paths.split(b"\0")[:-1]]
+        self._paths: list[bytes] = []
         self._parent = parent
         self._entered = entered
         self._marks: list[bytes] = []
@@ -355,13 +354,13 @@ class _EnteredTree:
 
     def place(self, number: int) -> Place:
         """Return a directory, given by its number."""
-        if not self._marks:
-            self._marks = unpack_marks(self._entered.marks)
+        if not self._paths:
+            self._paths, self._marks = self._entered.packed_paths.split(b"\0"), unpack_marks(self._entered.marks)
         parent, entered = self._parent, self._entered
         flags = entered.flags[number]
         return Place(
             parent.root,
-            self.paths[number],
+            parent.path + b"/" + self._paths[number] if parent.path else self._paths[number],
             ItemIdentity(parent.source_id.mount_code, entered.sources[number]),
             ItemIdentity(parent.target_id.mount_code, entered.targets[number], self._marks[number]),
             bool(flags & IS_NEW),
