@@ -83,9 +83,11 @@ int pk_tally_file(pk_tally *tally, uint64_t size, const char *path)
     uint32_t at = tally->large_files;
     if (at == PK_LARGEST && is_larger(&files[at - 1], size, path))
         return 0;
-    char *const copy = strdup(path);
+    const size_t bytes = strlen(path) + 1;
+    char *const copy = malloc(bytes);
     if (copy == NULL)
         return -1;
+    memcpy(copy, path, bytes);
     if (at == PK_LARGEST)
         free(files[--at].path);
     else

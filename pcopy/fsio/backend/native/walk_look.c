@@ -131,7 +131,7 @@ static int add_large_files(const pk_walk *walk, const pk_listed *listed, const p
             memcpy(path, walk->batch->prefixes, above);
             memcpy(path + above, walk->path.at, walk->path.size);
         }
-        strcpy(path + above + walk->path.size, name);
+        memcpy(path + above + walk->path.size, name, strlen(name) + 1);
         result = pk_tally_file(tally, rows->size[each], path);
     }
     free(path);
