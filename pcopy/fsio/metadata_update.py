@@ -305,13 +305,13 @@ def metadata_difference(
 
     Args:
         handle: the existing item: a descriptor or a path.
-        present: its status.
+        present: its status. The owner of a directory may have got more permissions since; that is no difference.
         attributes: metadata of the source.
         preserve: which metadata are compared.
         window: difference of times that is ignored, in seconds.
     """
     source = _SourceStatus(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
-    missing, extra = _xattr_difference(handle, attributes, preserve)
+    missing, extra = _xattr_difference(handle, present, attributes, preserve)
     return MetadataDifference(
         not _has_wanted_owner(source, present, preserve),
         not _has_wanted_mode(source, present, preserve),
@@ -322,10 +322,12 @@ def metadata_difference(
 
 
 def _xattr_difference(
-    handle: ItemHandle, attributes: ItemMetadata, preserve: PreservedMetadataKinds
+    handle: ItemHandle, present: os.stat_result, attributes: ItemMetadata, preserve: PreservedMetadataKinds
 ) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
     """Return two tuples: the extended attributes (name, wanted value) that the existing item ``handle`` lacks or has
     with another value than its source (``attributes``), and the names of those that must be removed. Raise ``Problem``.
+
+    The permissions of the owner, which are a part of the access ACL, too, are those of ``present``, the status.
     """
     if not (preserve.xattr or preserve.acl):
         return (), ()
@@ -335,6 +337,10 @@ def _xattr_difference(
         values = {name: os.getxattr(handle, name) for name in names if name in wanted}
     except OSError as error:
         raise Problem.from_error("getxattr", error) from error
+    if ACCESS_ACL_XATTR in values:
+        from pcopy.fsio.posix_acl import with_owner_permissions  # imported here, since few items have an ACL
+
+        values[ACCESS_ACL_XATTR] = with_owner_permissions(values[ACCESS_ACL_XATTR], present.st_mode)
     missing = tuple((name, value) for name, value in attributes.xattrs if values.get(name) != value)
     if attributes.unread:  # the source may have any attribute that is not listed
         return missing, ()

@@ -1,4 +1,4 @@
-"""Reads POSIX ACLs as Linux encodes them in extended attributes (linux/posix_acl_xattr.h)."""
+"""Reads and changes POSIX ACLs as Linux encodes them in extended attributes (linux/posix_acl_xattr.h)."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ def mode_without_acl(acl: bytes) -> int:
         if tag == _TAG_USER:
             group &= permissions & mask
     return first.get(_TAG_OWNER, 0) << 6 | group << 3 | other
+
+
+def with_owner_permissions(acl: bytes, mode: int) -> bytes:
+    """Return the ACL ``acl`` with those permissions of the owner that ``mode``, the mode of a file, has."""
+    permissions, value = mode >> 6 & 7, bytearray(acl)
+    for at in range(_HEADER_SIZE, len(acl) - _ENTRY_SIZE + 1, _ENTRY_SIZE):
+        if int.from_bytes(acl[at : at + 2], "little") == _TAG_OWNER:
+            value[at + 2 : at + 4] = permissions.to_bytes(2, "little")
+    return bytes(value)
 
 
 def has_unmapped_user_or_group(acl: bytes) -> bool:

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,49 @@ def test_directories_of_an_ordinary_user_without_permissions_are_skipped(area: P
     reported = summary(succeed(*words, user=1234))
     assert (reported["directories"], reported["copied"]) == (0, 1)
     assert len(directories(area / "copies/copy")) == number
+
+
+@pytest.mark.parametrize("user", [None, 1234], ids=["root", "user"])
+@pytest.mark.parametrize("policy", ["changed", "skip", "mirror"])
+def test_directories_with_acls_and_few_permissions_are_skipped(area: Path, policy: str, user: int | None) -> None:
+    """One directory for each mode, with each set of attributes, at the top and at several depths. Permissions that the
+    job adds while it runs are a part of the access ACL.
+    """
+    require_root("become somebody else")
+    acls = (
+        [],
+        ["-m", "u:1235:rx"],
+        ["-m", "g:55:---"],
+        ["-d", "-m", "u:1235:rx"],
+        ["-m", "u:1235:rwx", "-m", "d:g:55:r"],
+    )
+    modes = 0o500, 0o550, 0o555, 0o700, 0o2750, *((0o000, 0o300) if user is None else ())
+    made = []
+    for number, (mode, acl) in enumerate(product(modes, acls)):
+        for below in ("", "a", "a/b"):
+            path = area / "source" / f"{mode:o}-{number}" / below
+            path.mkdir(parents=True)
+            made.append((path, mode, acl))
+    made.append((area / "source", 0o500, acls[1]))
+    for number, (path, mode, acl) in enumerate(reversed(made)):
+        write(path / "file", b"contents")
+        path.chmod(mode)
+        subprocess.run(["setfacl", *acl, path], check=True) if acl else None
+        os.setxattr(path, "user.some", b"value") if number % 2 else None
+    (area / "copies").mkdir()
+    if user is not None:
+        for path in (area / "copies", area / "source", *(area / "source").rglob("*")):
+            os.chown(path, user, user)
+    options = ["--mirror"] if policy == "mirror" else ["--existing", policy]
+    words: list[Argument] = ["--json", *options, f"{area}/source/", area / "copies/copy"]
+    succeed(*words, user=user)
+    before = directories(area / "copies/copy")
+    assert before == {area / "copies/copy" / path.relative_to(area / "source"): metadata(path) for path, *_ in made}
+    run = succeed(*words, user=user, ranks=2)
+    reported = summary(run)
+    assert {each: reported[each] for each in COPIED} == dict.fromkeys(COPIED, 0), show(run)
+    assert reported["skipped"] == 2 * len(made), show(run)
+    assert directories(area / "copies/copy") == before
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
