@@ -147,7 +147,7 @@ def test_directories_with_acls_and_few_permissions_are_skipped(area: Path, polic
     job adds while it runs are a part of the access ACL.
     """
     require_root("become somebody else")
-    acls = (
+    acls: tuple[list[str], ...] = (
         [],
         ["-m", "u:1235:rx"],
         ["-m", "g:55:---"],

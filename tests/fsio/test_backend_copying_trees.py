@@ -10,6 +10,7 @@ import subprocess
 import time
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,12 @@ from pcopy.fsio.backend.columns import (
     unpack_names,
 )
 from pcopy.fsio.backend.directory_batches import (
+    HAS_COMPLETE,
+    IS_COMPLETE,
     IS_NEW,
     IS_SIMPLE,
+    IS_TOUCHED,
+    IS_UNCHANGED,
     CopiedDirectories,
     DirectoryBatchSettings,
     EnterDirectoriesBatch,
@@ -66,13 +71,23 @@ def source(tmp_path: Path) -> Path:
 
 
 def entered(
-    backend: FileOperationBackend, source: Path, target: Path, depth: int, deadline: float, *, copies: bool = True
+    backend: FileOperationBackend,
+    source: Path,
+    target: Path,
+    depth: int,
+    deadline: float,
+    *,
+    copies: bool = True,
+    **more: Any,
 ) -> EnterDirectoriesResult:
-    """Copy ``top`` of one directory to the other, with one call of the backend, and return the result."""
+    """Copy ``top`` of one directory to the other, with one call of the backend, and return the result. ``more`` are
+    other settings of the batch.
+    """
     before = len(os.listdir("/proc/self/fd"))
     directories = [os.open(path, os.O_RDONLY) for path in (source, target)]
     one, other = (os.fstat(each).st_dev for each in directories)
     settings = DirectoryBatchSettings(one, other, max_names=200, excludes_hard_links=True, copies_small_files=copies)
+    settings = settings._replace(**more)
     inodes = array("Q", [os.stat(source / "top").st_ino])
     try:
         result: EnterDirectoriesResult = done(
@@ -225,3 +240,102 @@ def test_time_limit_is_kept(make_backend: BackendFactory, tmp_path: Path) -> Non
     assert result.unfinished is not None
     number = len(paths_of(result.unfinished))
     assert 1 <= number < 30_151 and result.unfinished.not_entered
+
+
+def make_existing(tmp_path: Path) -> tuple[Path, Path]:
+    """Make a tree and its copy; return the directories that contain them."""
+    source, target = tmp_path / "one", tmp_path / "other"
+    for path in ("a/b/c", "a/b/d", "e/f", "empty"):
+        (source / "top" / path).mkdir(parents=True)
+        (source / "top" / path / "file").write_bytes(b"contents")
+    target.mkdir()
+    subprocess.run(["cp", "-a", source / "top", target], check=True)
+    return source, target
+
+
+@pytest.mark.parametrize("other", [None, "", "a", "a/b", "a/b/d", "e/f"])
+@pytest.mark.parametrize("keeps", [False, True], ids=["left-out", "returned"])
+def test_complete_subtrees_are_not_returned(
+    make_backend: BackendFactory, tmp_path: Path, other: str | None, keeps: bool
+) -> None:
+    """One directory, ``other``, has another mode. It is returned, with those above it; a directory without
+    subdirectories gets its metadata at once.
+    """
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    if not backend.has_directory_batches:
+        return
+    source, target = make_existing(tmp_path)
+    if other is not None:
+        (target / "top" / other).chmod(0o711)
+    result = entered(
+        backend, source, target, 100, LATER, copies=False, skips_matching_files=True, returns_complete_rows=keeps
+    )
+    backend.close()
+    directories = 1 + sum(path.is_dir() for path in (source / "top").rglob("*"))
+    is_leaf = other in ("a/b/d", "e/f")
+    assert bytes(result.verdicts.codes) == bytes((OutcomeCode.DONE,))
+    if other is None or is_leaf:
+        expected = [b"top"] if keeps else []
+    else:
+        expected = [b"top", *([b"top/a"] if other else []), *([b"top/a/b"] if other == "a/b" else [])]
+    if not expected:
+        assert result.unfinished is None
+        assert (result.below, result.skipped, result.changed) == (directories - 1, 4, int(is_leaf))
+        return
+    found = result.unfinished
+    assert found is not None and paths_of(found) == expected
+    assert (sum(found.finished), sum(found.changed)) == (directories - len(expected), int(is_leaf))
+    assert sum(found.skipped) == 4 and not found.contents and not found.not_entered
+    is_top_complete = bool(found.flags[0] & IS_COMPLETE)
+    assert is_top_complete == (other is None or is_leaf)
+    assert found.flags[0] & HAS_COMPLETE
+    assert [bool(flags & IS_UNCHANGED) for flags in found.flags] == [
+        os.fsdecode(path) != os.path.normpath(f"top/{other}") for path in expected
+    ]
+
+
+@pytest.mark.parametrize("recognises", [False, True])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_directories_that_an_earlier_run_has_changed(
+    make_backend: BackendFactory, tmp_path: Path, resumed: bool, recognises: bool
+) -> None:
+    """``a/b`` and ``e`` are such directories as a job has created; another file was written into ``e/f``, whose mode
+    is that of a finished one. What is in ``empty`` is older than the job.
+    """
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    if not backend.has_directory_batches:
+        return
+    source, target = make_existing(tmp_path)
+    for path in ("a/b", "e"):
+        subprocess.run(["rm", "-r", target / "top" / path], check=True)
+    time.sleep(0.05)
+    begun = time.time_ns() - 10**7
+    (target / "top/a/b").mkdir(0o700)
+    (target / "top/e").mkdir(0o700)
+    (target / "top/e/f").mkdir(0o755)
+    (target / "top/e/f/file").write_bytes(b"half")
+    settings: dict[str, Any] = {
+        "is_resumed": resumed,
+        "recognises_own_directories": recognises,
+        "skips_matching_files": True,
+    }
+    settings |= {"changed_since": begun, "directories_changed_since": begun}
+    result = entered(backend, source, target, 100, LATER, **settings)
+    backend.close()
+    found = result.unfinished
+    if not resumed:
+        assert found is None and bytes(result.verdicts.codes) == bytes((OutcomeCode.SLOW_PATH,))
+        return
+    assert found is not None
+    flags = {path: number & (IS_NEW | IS_TOUCHED) for path, number in zip(paths_of(found), found.flags, strict=True)}
+    own = IS_NEW | IS_TOUCHED if recognises else IS_TOUCHED
+    made = {b"top/a/b/c": IS_NEW, b"top/a/b/d": IS_NEW}
+    assert (
+        flags
+        == {b"top": IS_TOUCHED, b"top/a": IS_TOUCHED, b"top/a/b": own, b"top/e": own, b"top/e/f": IS_TOUCHED} | made
+    )
+    assert not any(number & IS_UNCHANGED for number in found.flags) and not found.present
+    assert {paths_of(found)[at]: names for at, (names, _) in found.contents.items()} == {b"top/e/f": b"file"}
+    assert (target / "top/e/f/file").read_bytes() == b"half"
+    for path in ("a/b/c", "a/b/d"):
+        assert (target / "top" / path / "file").read_bytes() == b"contents"

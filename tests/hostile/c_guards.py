@@ -1,7 +1,7 @@
 """The guards of the C backend (``guards.h``), each with the attacks that do harm when it is disabled.
 
 Where several guards prevent the same harm, each of them is sufficient, and a row disables all of them; ``reason`` says
-why. ``SIMULATED`` and ``REDUNDANT`` have the guards without a row.
+why. ``FOLDED``, ``SIMULATED`` and ``REDUNDANT`` have the guards without a row.
 """
 
 from __future__ import annotations
@@ -188,6 +188,9 @@ DOUBTED_ROWS = (
         "files of this mode are left to the slow path, however old they are",
     ),
 )
+
+FOLDED = {"OTHER_SPELLING": "only a file system that ignores case has one directory for two names"}
+"""Guards whose harm only such a file system can show, and why."""
 
 SIMULATED = {
     "DIRECTORY_EXISTS": "Linux reports ENOENT for a directory that was removed on the same host; one that another "

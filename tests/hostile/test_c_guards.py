@@ -14,16 +14,27 @@ import pytest
 from tests.hostile.attack import Attack
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.c_attacks import C_ATTACKS, STOPPED_BY_CALLER
-from tests.hostile.c_guards import DOUBTED_ROWS, REDUNDANT, ROWS, SIMULATED, TRACED_ROWS, DoubtedRow, Row, TracedRow
+from tests.hostile.c_guards import (
+    DOUBTED_ROWS,
+    FOLDED,
+    REDUNDANT,
+    ROWS,
+    SIMULATED,
+    TRACED_ROWS,
+    DoubtedRow,
+    Row,
+    TracedRow,
+)
 from tests.hostile.stage import staged
 from tests.hostile.test_rules import HANGS, without
 from tests.hostile.window import PATIENCE
 from tests.support import command, native
-from tests.support.command import pcopy, succeed
+from tests.support.command import pcopy, show, succeed, summary
 from tests.support.edits import Edit
 from tests.support.faults import require_strace
 from tests.support.files import write
-from tests.support.filesystems import Place
+from tests.support.filesystems import Place, mounted
+from tests.support.preload import preloaded
 from tests.support.users import require_root
 
 BY_NAME = {
@@ -31,6 +42,7 @@ BY_NAME = {
 }
 CASES = [(row, BY_NAME[name]) for row in ROWS for name in row.attacks]
 DISABLED = "PCOPY_TEST_DISABLED_GUARDS"
+FOLDING = Path(__file__).parents[1] / "chaos" / "folding.c"
 SIBLINGS = 12
 """Directories, some of which C enters in one call."""
 
@@ -61,7 +73,7 @@ def package_with(edits: tuple[Edit, ...], packages: dict[tuple[Edit, ...], Path]
 
 def test_each_guard_has_a_row() -> None:
     named = [guard for row in (*ROWS, *DOUBTED_ROWS) for guard in row.guards]
-    without_attack = [*(row.guard for row in TRACED_ROWS), *SIMULATED, *REDUNDANT]
+    without_attack = [*(row.guard for row in TRACED_ROWS), *FOLDED, *SIMULATED, *REDUNDANT]
     assert sorted({*named, *without_attack}) == sorted(guards())
     assert len({*named}) + len(without_attack) == len(guards()), "a guard has several kinds of rows"
     assert all(row.reason for row in ROWS if len(row.guards) > 1 or row.edits)
@@ -187,3 +199,36 @@ def test_lost_contents_are_kept_without_the_guard_only(
     succeed(*words, env=environment | {DISABLED: ",".join(row.guards) if disables else ""})
     lost = [copy for copy in copies if copy.read_bytes() != b"contents"]
     assert bool(lost) == disables
+
+
+@pytest.mark.in_turn(2)
+@pytest.mark.parametrize("disables", [True, False], ids=["without", "with"])
+@pytest.mark.parametrize("guard", FOLDED)
+def test_directories_whose_names_differ_in_case_become_one_without_the_guard_only(
+    guard: str,
+    disables: bool,
+    area: Path,
+    session_scratch: Path,
+    packages: dict[tuple[Edit, ...], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job is killed when it syncs, before anything is recorded. One of each pair of directories has failed then. The
+    resumed job meets all directories that it has created.
+    """
+    require_root("mount file systems")
+    require_strace()
+    monkeypatch.setattr(command, "backend", "c")
+    for number in range(SIBLINGS):
+        for name, file in ((f"name{number}", "one"), (f"NAME{number}", "other")):
+            write(area / "source" / name / file, b"contents")
+    environment = {"XDG_STATE_HOME": str(area / "state"), "PYTHONPATH": str(package_with((), packages))}
+    kill = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=syncfs", "-e", "inject=syncfs:signal=KILL"]
+    with mounted("tmpfs", session_scratch, size=64 << 20) as place:
+        environment |= {**preloaded(FOLDING), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
+        pcopy("-T", "-n", "1", area / "source", place / "target", env=environment, wrap=kill)
+        assert len(list((place / "target").iterdir())) == SIBLINGS
+        environment[DISABLED] = guard if disables else ""
+        run = pcopy("--resume", "--json", "-n", "1", env=environment)
+        numbers = [len(list(path.iterdir())) for path in (place / "target").iterdir()]
+    assert numbers == [2 if disables else 1] * SIBLINGS, show(run)
+    assert (summary(run)["failed"] > 0) != disables, show(run)

@@ -38,8 +38,9 @@ class DirectoryBatchSettings(NamedTuple):
         source_device: st_dev of the source directories; those with another get ``SLOW_PATH``.
         target_device: st_dev of the target directories; those with another get ``SLOW_PATH``.
         excluded_directory: st_dev and inode of the target root, which must not be copied into itself.
-        changed_since: target directories, and files in them, that have changed since this time (nanoseconds since 1970)
-            get ``SLOW_PATH``.
+        changed_since: files in the target that have changed since this time (nanoseconds since 1970) are returned.
+        directories_changed_since: target directories that have changed since this time get ``SLOW_PATH``, or are
+            ``IS_TOUCHED`` if ``is_resumed``.
         modify_window: seconds by which the times of a file and its copy may differ.
         max_names: a directory with this many or more names gets ``SLOW_PATH``.
         is_parent_new: True if this job created the parent directory of the targets.
@@ -48,18 +49,26 @@ class DirectoryBatchSettings(NamedTuple):
         excludes_hard_links: True if the batch must neither skip nor copy files with several hard links.
         copies_small_files: True if small files are copied immediately into a directory that was just created, within a
             time limit.
+        is_resumed: True if earlier runs of this job may have created or changed items of the target.
+        recognises_own_directories: True if target directories that earlier runs have created are ``IS_NEW``.
+        returns_complete_rows: True if a row is returned that has subdirectories, even if nothing remains in and below
+            it.
     """
 
     source_device: int
     target_device: int
     excluded_directory: tuple[int, int] = (0, 0)
     changed_since: int = FAR_FUTURE_TIME
+    directories_changed_since: int = FAR_FUTURE_TIME
     modify_window: int = 0
     max_names: int = 0
     is_parent_new: bool = False
     skips_matching_files: bool = False
     excludes_hard_links: bool = False
     copies_small_files: bool = False
+    is_resumed: bool = False
+    recognises_own_directories: bool = False
+    returns_complete_rows: bool = False
 
 
 class PresentDirectoryStatus(NamedTuple):
@@ -88,11 +97,12 @@ class CopiedDirectories(NamedTuple):
         skipped, skipped_bytes: number and bytes of the files that were skipped in each, and in its finished
             subdirectories.
         subdirectories: number of subdirectories of each that are among these directories.
-        finished: number of subdirectories of each that are finished: they existed, all in them was skipped, and they
-            have their metadata.
+        finished: number of directories below each that are finished: they existed, all in and below them was skipped,
+            and they have their metadata. They are not among these directories.
         changed: number of those that had other metadata before.
         remaining: number of items that remain in each.
-        flags: bits for each directory: ``IS_SIMPLE``, ``IS_NEW``, ``IS_OWNED_BY_OTHER_USER``, ``IS_UNCHANGED``.
+        flags: bits for each directory: ``IS_SIMPLE``, ``IS_NEW``, ``IS_OWNED_BY_OTHER_USER``, ``IS_UNCHANGED``,
+            ``IS_TOUCHED``, ``IS_COMPLETE``, ``HAS_COMPLETE``.
         present: status that each existing target directory had before.
         contents: names (joined by slashes) and status of the items that remain, for each directory that has any, by its
             number.
@@ -133,25 +143,34 @@ IS_OWNED_BY_OTHER_USER = 4
 """Flag of a directory: its target belongs to another user."""
 IS_UNCHANGED = 8
 """Flag of a directory: its target existed, and has the metadata that it should have."""
+IS_TOUCHED = 16
+"""Flag of a directory: an earlier run of the job may have created it, or items in it."""
+IS_COMPLETE = 32
+"""Flag of a directory: nothing had to be done in it and below."""
+HAS_COMPLETE = 64
+"""Flag of a directory: the same is true of subdirectories that are not returned, and that have subdirectories."""
 
 
 class EnterDirectoriesResult(BatchResult):
     """The result of ``EnterDirectoriesBatch``.
 
     A row with the code ``DONE`` that is not among the ``unfinished`` directories is a finished one: it has its
-    metadata, and all items in it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created,
-    but the caller has to continue with it. A row with the code ``CANCELLED`` was not begun, because the time was over.
+    metadata, and all items in and below it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was
+    created, but the caller has to continue with it. A row with the code ``CANCELLED`` was not begun, because the time
+    was over.
 
     Fields:
         unfinished: the directories that are not finished; None if there are none.
-        skipped: number of files that were skipped in rows that are finished.
+        skipped: number of files that were skipped in and below rows that are finished.
         skipped_bytes: bytes of these files.
-        changed: number of finished rows whose metadata is now another than before.
+        below: number of directories below these rows.
+        changed: number of these rows, and of directories below them, whose metadata is now another than before.
     """
 
     unfinished: CopiedDirectories | None
     skipped: int
     skipped_bytes: int
+    below: int
     changed: int
 
 

@@ -28,6 +28,7 @@ from pcopy.fsio.backend.columns import (
 from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
     IS_NEW,
+    IS_TOUCHED,
     IS_UNCHANGED,
     CopiedDirectories,
     DirectoryBatchSettings,
@@ -89,7 +90,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0)
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, 0)
         super().__init__(_lib.PK_COPY_TREE, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -103,7 +104,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
         super().fill_in_batch_result()
         entered, directories = self._enter_result, self._directories
         done = int(OutcomeCode.DONE)
-        entered.skipped = entered.skipped_bytes = entered.changed = 0
+        entered.skipped = entered.skipped_bytes = entered.below = entered.changed = 0
         if OutcomeCode.FAILED in entered.verdicts.codes:
             raise MemoryError
         unfinished = []
@@ -116,7 +117,8 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
                 continue
             entered.skipped += found.skipped
             entered.skipped_bytes += found.skipped_bytes
-            entered.changed += found.is_changed
+            entered.below += found.finished
+            entered.changed += found.is_changed + found.changed
         entered.unfinished = _entered_directories(unfinished) if unfinished else None
 
 
@@ -216,11 +218,15 @@ def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:
         (common.excludes_hard_links, _lib.PK_LINKS),
         (common.copies_small_files, _lib.PK_COPY_NEW),
         (has_capability(CAP_CHOWN), _lib.PK_GIVING),
+        (common.is_resumed, _lib.PK_RESUMED),
+        (common.recognises_own_directories, _lib.PK_OWN),
+        (common.returns_complete_rows, _lib.PK_KEEP_ROWS),
     )
     tree = _ffi.new("pk_tree *")
     tree.source_device, tree.target_device = common.source_device, common.target_device
     tree.shunned_device, tree.shunned_inode = common.excluded_directory
     tree.touched, tree.window, tree.most = common.changed_since, common.modify_window, common.max_names
+    tree.begun = common.directories_changed_since
     tree.user = os.geteuid()
     tree.flags = sum(flag for is_so, flag in chosen if is_so)
     return tree
@@ -263,7 +269,7 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
             signed[number * width // 2 + 12],
         )
         for number, flag in enumerate(flags)
-        if not flag & (IS_NEW | IS_UNCHANGED)
+        if not flag & (IS_NEW | IS_UNCHANGED | IS_TOUCHED)
     }
     contents, not_entered, start = {}, {}, 0
     for found in rows:

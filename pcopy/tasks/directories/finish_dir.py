@@ -72,11 +72,20 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
     action: int = 0
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        yield from self.finish_directory(rank, result)
+
+    def finish_directory(self, rank: Rank, result: TaskResult, *, checks_below: bool = False) -> TaskSteps:
+        """Give the directory its final metadata, count it and report it.
+
+        Args:
+            checks_below: True if a resumed job must check everything below the directory, because nothing had to be
+                done there, so that no other task checks it.
+        """
         lost = None
         if rank.job.run > 1:
             from pcopy.tasks.directories.lost_items import lost_items_problem, warn_of_partial_files
 
-            lost = yield from lost_items_problem(rank, self.place)
+            lost = yield from lost_items_problem(rank, self.place, checks_below=checks_below)
             yield from warn_of_partial_files(rank, result, self.place)
         _finish_directory(self, rank, result, lost)
 

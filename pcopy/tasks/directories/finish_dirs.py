@@ -16,9 +16,11 @@ from pcopy.fsio.attributes import ItemMetadata, are_times_portable
 from pcopy.fsio.backend.columns import INODE_COLUMN, ItemStatusColumns, OutcomeCode
 from pcopy.fsio.backend.directory_batches import (
     DIRECTORY_METADATA_COLUMNS,
+    HAS_COMPLETE,
+    IS_COMPLETE,
     IS_NEW,
     IS_OWNED_BY_OTHER_USER,
-    IS_UNCHANGED,
+    IS_TOUCHED,
     CopiedDirectories,
     DirectoryBatchSettings,
     FinishDirectoriesBatch,
@@ -34,19 +36,24 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import SiblingDirectoriesTask
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.simple_directories import open_target_for_batch
+from pcopy.tasks.directories.simple_directories import is_from_earlier_run, open_target_for_batch
 
 DIRECTORIES_PER_ROW = 64
 """Number of directories that the backend finishes before the rank may handle messages. With threads, each is a row."""
 
-_ACTION_BITS = 8 - 3
+_ACTION_BITS = 3
 """Number of bits of ``FinishDirs.states`` that an action has. A packed action with more bits, which also says what
 differs, gets a task of its own.
 """
 
 _ACTION_SHIFT = 3
-"""Number of the bit in ``FinishDirs.states`` at which the number of the ``ItemAction`` begins. The bits below it are
-flags.
+"""Number of the bit in ``FinishDirs.states`` at which the number of the ``ItemAction`` begins. The bits below and above
+it are flags.
+"""
+
+_COMPLETE, _HAS_COMPLETE = 64, 128
+"""Flags in ``FinishDirs.states``: nothing had to be done in the directory and below; the same is true of directories
+below it that are not in the task.
 """
 
 _IS_DONE = bytes(code == OutcomeCode.DONE for code in range(256))
@@ -127,7 +134,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
                 parent.first_run,
                 bool(state & 4),
             )
-            finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=state >> _ACTION_SHIFT))
+            finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=_action_of_state(state)))
         return finishes
 
     def carried_tasks(self) -> Iterator[FinishDir]:
@@ -137,7 +144,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         """Give the directories their metadata by one batch of the backend. Those for which the backend cannot do so are
         handled one by one.
         """
-        codes = yield from self._finish_subdirectories_in_batch(rank)
+        codes = yield from self._finish_subdirectories(rank)
         is_done = codes.translate(_IS_DONE)
         if len(self.states) != len(is_done):
             raise ValueError(f"there are {len(is_done)} codes for {len(self.states)} directories")
@@ -148,16 +155,32 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         result.count_in_directories(self.place, self.names, columns)
         if result.item_recorder.is_recording:
             for path, state in compress(zip(self.paths, self.states, strict=True), is_done):
-                action = ItemAction(state >> _ACTION_SHIFT)
+                action = ItemAction(_action_of_state(state))
                 result.item_recorder.record_item_outcome(action, self.place, path, DIRECTORY)
         if 0 not in is_done:
             return
-        for finish, done in zip(self.single_directory_tasks(), is_done, strict=True):
+        for finish, done, state in zip(self.single_directory_tasks(), is_done, self.states, strict=True):
             if not done:
                 result.set_counted_directory(finish.place.key)
-                yield from finish.run(rank, result)
+                yield from finish.finish_directory(rank, result, checks_below=bool(state & _HAS_COMPLETE))
                 yield None
         result.reset_counted_directory()
+
+    def _finish_subdirectories(self, rank: Rank) -> TicketGenerator[bytes]:
+        """Give as many directories as possible their metadata by one batch, except those in and below which nothing had
+        to be done in this run. Return the ``OutcomeCode`` of each directory, which says what was done.
+        """
+        if is_from_earlier_run(rank, self.place):
+            return bytes(self.item_count)
+        rows = [row for row, state in enumerate(self.states) if not state & _COMPLETE]
+        if len(rows) == self.item_count:
+            return (yield from self._finish_subdirectories_in_batch(rank))
+        codes = bytearray((OutcomeCode.DONE,)) * self.item_count
+        if rows:
+            found = yield from self.task_for_some_directories(rows)._finish_subdirectories_in_batch(rank)
+            for row, code in zip(rows, found, strict=True):
+                codes[row] = code
+        return bytes(codes)
 
     def _finish_subdirectories_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
         """Give as many directories as possible their metadata by one batch. Return the ``OutcomeCode`` of each
@@ -182,17 +205,24 @@ def finish_state(*, is_new: bool, inherits_acl: bool, is_unchanged: bool, action
     """Return what a ``FinishDirs`` task has to know of a directory besides its metadata, as a byte.
 
     Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it inherit ACLs, bit 2 if its
-    metadata were right before the job (``Place.is_unchanged``). The bits above have the number of the ``ItemAction``
-    that is reported.
+    metadata were right before the job (``Place.is_unchanged``). The next bits have the number of the ``ItemAction``
+    that is reported. The bits above these are ``_COMPLETE`` and ``_HAS_COMPLETE``.
     """
     return is_new + 2 * inherits_acl + 4 * is_unchanged + (action << _ACTION_SHIFT)
 
 
 _STATE_OF_FLAGS = [
     finish_state(is_new=bool(flags & IS_NEW), inherits_acl=bool(flags & IS_OWNED_BY_OTHER_USER), is_unchanged=False)
-    for flags in range(2 * IS_UNCHANGED)
+    + (_COMPLETE if flags & IS_COMPLETE else 0)
+    + (_HAS_COMPLETE if flags & HAS_COMPLETE else 0)
+    for flags in range(256)
 ]
 """State of a directory that the backend has entered, by its flags."""
+
+
+def _action_of_state(state: int) -> int:
+    """Return the number of the ``ItemAction`` in a byte that ``finish_state`` has made."""
+    return state >> _ACTION_SHIFT & (1 << _ACTION_BITS) - 1
 
 
 def _pack_marks(marks: Iterable[bytes]) -> bytes:
@@ -212,16 +242,14 @@ def unpack_marks(packed: bytes) -> list[bytes]:
 
 class SubdirectoryFinishCollector:
     """Collects directories below one directory that shall get their final metadata, and spawns one ``FinishDirs`` task
-    for all of them.
+    for all of them. In a resumed job there are two: directories in which earlier runs have certainly created nothing
+    need not be examined when they are finished in the same run.
     """
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._paths: list[bytes] = []
-        self._sources, self._targets = array("Q"), array("Q")
-        self._marks: list[bytes] = []
-        self._states = bytearray()
-        self._rows = ItemStatusColumns(0, DIRECTORY_METADATA_COLUMNS)
+        self._touched = _FinishColumns()
+        self._untouched = _FinishColumns()
 
     def add(self, result: TaskResult, finish: FinishDir) -> None:
         """Add the directory of the task ``finish`` to the task for all directories. If its values do not fit into the
@@ -248,24 +276,54 @@ class SubdirectoryFinishCollector:
             is_unchanged=place.is_unchanged,
             action=finish.action,
         )
-        self.add_subdirectory(name, place.source_id.inode, place.target_id, attributes, state)
+        self._touched.add_subdirectory(name, place, attributes, state)
 
-    def add_subdirectory(
-        self, name: bytes, source: int, target: ItemIdentity, attributes: ItemMetadata, state: int
-    ) -> None:
+    def add_entered_directories(self, rank: Rank, entered: CopiedDirectories, unchanged: Collection[int]) -> None:
+        """Add directories that the backend has entered, all of which are simple. ``unchanged`` are the numbers of those
+        whose metadata were right before the job.
+        """
+        states = bytearray(map(_STATE_OF_FLAGS.__getitem__, entered.flags))
+        for number in unchanged:
+            states[number] |= finish_state(is_new=False, inherits_acl=False, is_unchanged=True)
+        if not is_from_earlier_run(rank, self._place):
+            self._touched.add_all(entered, states)
+            return
+        marks, rows = unpack_marks(entered.marks), range(len(states))
+        for columns, numbers in (
+            (self._touched, [row for row in rows if entered.flags[row] & IS_TOUCHED]),
+            (self._untouched, [row for row in rows if not entered.flags[row] & IS_TOUCHED]),
+        ):
+            columns.add_some(entered, states, marks, numbers)
+
+    def spawn_finish_tasks(self, rank: Rank, result: TaskResult) -> None:
+        """Spawn tasks in the phase FINISH for all directories that were added; none if there are none."""
+        self._touched.spawn_finish_task(result, self._place)
+        self._untouched.spawn_finish_task(result, self._place._replace(first_run=(rank.job.run, rank.job.resumed)))
+
+
+class _FinishColumns:
+    """The columns of a ``FinishDirs`` task."""
+
+    def __init__(self) -> None:
+        self._paths: list[bytes] = []
+        self._sources, self._targets = array("Q"), array("Q")
+        self._marks: list[bytes] = []
+        self._states = bytearray()
+        self._rows = ItemStatusColumns(0, DIRECTORY_METADATA_COLUMNS)
+
+    def add_subdirectory(self, name: bytes, place: Place, attributes: ItemMetadata, state: int) -> None:
         """Add a subdirectory.
 
         Args:
             name: name of the subdirectory.
-            source: inode number of the source directory.
-            target: identity of the target directory.
+            place: the subdirectory.
             attributes: the metadata to set. The times must be such that every file system can store them.
             state: a byte (``finish_state``).
         """
         self._paths.append(name)
-        self._sources.append(source)
-        self._targets.append(target.inode)
-        self._marks.append(_pack_marks([target.mark]))
+        self._sources.append(place.source_id.inode)
+        self._targets.append(place.target_id.inode)
+        self._marks.append(_pack_marks([place.target_id.mark]))
         self._states.append(state)
         rows = self._rows
         rows.mode.append(attributes.mode)
@@ -275,19 +333,30 @@ class SubdirectoryFinishCollector:
         rows.mtime.append(attributes.mtime)
         rows.row_count += 1
 
-    def add_entered_directories(self, entered: CopiedDirectories, unchanged: Collection[int]) -> None:
-        """Add directories that the backend has entered, all of which are simple. ``unchanged`` are the numbers of those
-        whose metadata were right before the job.
-        """
+    def add_all(self, entered: CopiedDirectories, states: bytearray) -> None:
+        """Add all directories that the backend has entered. ``states`` has a byte for each (``finish_state``)."""
         self._paths.append(entered.packed_paths[:-1])
         self._sources += entered.sources
         self._targets += entered.targets
         self._marks.append(entered.marks)
-        states = bytearray(map(_STATE_OF_FLAGS.__getitem__, entered.flags))
-        for number in unchanged:
-            states[number] |= finish_state(is_new=False, inherits_acl=False, is_unchanged=True)
         self._states += states
-        rows, metadata = self._rows, entered.metadata
+        self._add_rows(entered.metadata)
+
+    def add_some(
+        self, entered: CopiedDirectories, states: bytearray, marks: Sequence[bytes], numbers: Sequence[int]
+    ) -> None:
+        """Add those directories that have these ``numbers``. ``marks`` are the identity marks of all."""
+        paths = entered.packed_paths.split(b"\0")
+        self._paths += [paths[number] for number in numbers]
+        self._sources.extend(entered.sources[number] for number in numbers)
+        self._targets.extend(entered.targets[number] for number in numbers)
+        self._marks.append(_pack_marks(marks[number] for number in numbers))
+        self._states += bytes(states[number] for number in numbers)
+        self._add_rows(entered.metadata.columns_of_selected_rows(numbers))
+
+    def _add_rows(self, metadata: ItemStatusColumns) -> None:
+        """Add rows of metadata to the columns."""
+        rows = self._rows
         rows.mode += metadata.mode
         rows.uid += metadata.uid
         rows.gid += metadata.gid
@@ -295,10 +364,12 @@ class SubdirectoryFinishCollector:
         rows.mtime += metadata.mtime
         rows.row_count += len(metadata)
 
-    def spawn_finish_task(self, result: TaskResult) -> None:
-        """Spawn one task in the phase FINISH for all directories that were added; none if there are none."""
+    def spawn_finish_task(self, result: TaskResult, place: Place) -> None:
+        """Spawn one task in the phase FINISH for all directories that were added; none if there are none. ``place`` is
+        the directory that contains all of them.
+        """
         if not self._paths:
             return
         sources, targets = self._sources.tobytes(), self._targets.tobytes()
         columns = sources, targets, b"".join(self._marks), bytes(self._states), self._rows.status_columns_as_bytes()
-        result.spawn_task(FinishDirs(self._place, b"\0".join(self._paths), *columns), phase=Phase.FINISH)
+        result.spawn_task(FinishDirs(place, b"\0".join(self._paths), *columns), phase=Phase.FINISH)

@@ -33,6 +33,9 @@ from pcopy.text import printable_path
 NAMES_PER_SLICE = 32
 """Number of names after which the task yields, so that the rank can handle messages."""
 
+MAX_LEVELS_BELOW = 32
+"""Number of levels below a directory at which names are checked: one call of the backend enters no more levels."""
+
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _KEEPING_EXISTING_CHOICES = ("skip", "newer")
@@ -45,9 +48,11 @@ _PARTIAL_FILE_WARNING = (
 )
 
 
-def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
+def lost_items_problem(
+    rank: Rank, place: Place, *, checks_below: bool = False
+) -> Generator[None, None, Problem | None]:
     """Return a ``Problem`` if items that earlier runs copied into the directory ``place`` are missing or changed, or if
-    the source cannot be listed; else None.
+    the source cannot be listed; else None. ``checks_below`` is True if names are checked in all directories below, too.
     """
     if rank.copy_options.verify or rank.totals_at_phase_start()[counts.FAILED]:
         return None
@@ -65,7 +70,7 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
         for number, name in enumerate(list_names_in_directory(source)):
             if not number % NAMES_PER_SLICE:
                 yield
-            if _is_item_lost(rank, place, source, target, name):
+            if _is_item_lost(rank, place, source, target, name, MAX_LEVELS_BELOW if checks_below else 0):
                 lost, example = lost + 1, example or name
     except Problem as problem:
         return problem
@@ -76,12 +81,13 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
     return Problem("look", 0, text=text)
 
 
-def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
+def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: bytes, levels: int) -> bool:
     """Return True if an earlier run copied the item ``name``, and the copy is now missing or has another type or size.
     Return False if that cannot be found out.
 
     Args:
         source, target: descriptors of the source and of the target directory.
+        levels: number of levels below the item, if it is a directory, at which names are checked, too.
     """
     new_name, recoded = rank.target_name(place, name), None
     try:
@@ -101,13 +107,13 @@ def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: byte
     if present is None or recoded:
         return present is None  # the file was compressed or decompressed: its expected size is not known
     if stat.S_ISDIR(wanted.st_mode):
-        return rank.copy_options.existing == "changed" and _has_lost_names(rank, place, source, target, name)
+        return rank.copy_options.existing == "changed" and _has_lost_names(rank, place, source, target, name, levels)
     if rank.copy_options.existing in _KEEPING_EXISTING_CHOICES or looks_like_copy(wanted, present, 0, contents=True):
         return False
     return rank.copy_options.existing == "fail" or ExistingItem(rank, place, target, new_name, present).is_made_by_job()
 
 
-def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
+def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: bytes, levels: int) -> bool:
     """Return True if the target of the subdirectory ``name`` lacks a name that its source has.
 
     This is checked with the parent directory: a subdirectory in which nothing had to be copied got its metadata when it
@@ -115,6 +121,7 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
 
     Args:
         source, target: descriptors of the source and of the target directory of ``place``, the parent directory.
+        levels: number of levels of directories below the subdirectory that are checked in the same way.
     """
     try:
         with errors_as_problem("open"), ExitStack() as stack:
@@ -126,17 +133,26 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
                 return False  # another file system is mounted there and may have been excluded
             inner = place._replace(path=os.path.join(place.path, name))
             return any(
-                all(
-                    item_status_or_none(inner_target, candidate) is None
-                    for candidate in {item, recoded_file_name(rank.copy_options, item) or item}
-                )
-                and not rank.is_changed_since_job_start(wanted := source_item_status(inner_source, item))
-                and (place.root, os.path.join(inner.path, item)) not in rank.job.own
-                and rank.shared_instance(JobFilter).selects_item(inner, item, wanted)
+                _is_name_lost(rank, inner, inner_source, inner_target, item, levels)
                 for item in list_names_in_directory(inner_source)
             )
     except Problem:
         return False  # the task that has to enter the directory reports the error
+
+
+def _is_name_lost(rank: Rank, place: Place, source: int, target: int, name: bytes, levels: int) -> bool:
+    """Return True if the target directory of ``place`` lacks the item ``name``, or if one of the directories below that
+    item lacks a name that its source has. The arguments are those of ``_has_lost_names``.
+    """
+    candidates = {name, recoded_file_name(rank.copy_options, name) or name}
+    if any(item_status_or_none(target, candidate) is not None for candidate in candidates):
+        return bool(levels) and _has_lost_names(rank, place, source, target, name, levels - 1)
+    wanted = source_item_status(source, name)
+    return (
+        not rank.is_changed_since_job_start(wanted)
+        and (place.root, os.path.join(place.path, name)) not in rank.job.own
+        and rank.shared_instance(JobFilter).selects_item(place, name, wanted)
+    )
 
 
 def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> TaskSteps:

@@ -104,7 +104,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
             if time.monotonic() > end:
                 break
         result.reset_counted_directory()
-        finishes.spawn_finish_task(result)
+        finishes.spawn_finish_tasks(rank, result)
         remaining += range(start, len(names))
         if remaining:
             rest = self.task_for_some_directories(remaining)
@@ -201,8 +201,9 @@ def _count_finished_rows(result: TaskResult, entered: EnterDirectoriesResult) ->
     if entered.unfinished:
         done -= entered.unfinished.rows
     result.count(counts.DIRECTORIES, entered.changed)
-    result.count(counts.SKIPPED, done - entered.changed)
+    result.count(counts.SKIPPED, done + entered.below - entered.changed)
     result.count(counts.UNSCANNED, -done)
+    result.count(counts.FOUND, entered.below)
     if entered.skipped:
         for counter in (counts.FOUND, counts.SKIPPED):
             result.count(counter, entered.skipped)
@@ -263,7 +264,7 @@ def _process_entered_directories(
         rank.counters[counts.MOVED] += sum(entered.copied_bytes)
     result.count_in_directories(parent, entered.packed_paths[:-1], _counts_of_entered_directories(entered))
     if all(flags & IS_SIMPLE for flags in entered.flags):
-        finishes.add_entered_directories(entered, tree.unchanged)
+        finishes.add_entered_directories(rank, entered, tree.unchanged)
     else:
         for number in range(len(entered.flags)):
             finish = FinishDir(tree.place(number), tree.attributes(number), True, -1)
@@ -283,7 +284,7 @@ def _process_entered_directories(
 
 def _counts_of_entered_directories(entered: CopiedDirectories) -> dict[int, Sequence[int]]:
     """Return what is counted for each directory that the backend has entered, as columns: the items in it that need no
-    further task, and its finished subdirectories with the files in them.
+    further task, and the finished directories below it with the files in them.
     """
     below, finished = entered.subdirectories, entered.finished
     columns: dict[int, Sequence[int]] = {

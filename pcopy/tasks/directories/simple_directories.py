@@ -17,7 +17,7 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.directories.scan_dir import MAX_NAMES_IN_SCAN, ScanNames
-from pcopy.tasks.files.file_decisions import copy_policy_of_directory
+from pcopy.tasks.files.file_decisions import begin_of_changes_by_job, copy_policy_of_directory
 from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.walk.listing import NAMES_PER_BATCH
 
@@ -45,11 +45,10 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
     one.
     """
     job, options = rank.job, rank.copy_options
-    if (
-        not (rank.backend.has_directory_batches and job.copies and job.run == 1)
-        or place.target_id == NO_DIRECTORY_IDENTITY
-    ):
-        return False  # items that an earlier run created must be examined one by one
+    if not (rank.backend.has_directory_batches and job.copies) or place.target_id == NO_DIRECTORY_IDENTITY:
+        return False
+    if job.run > 1 and place.first_run[0] not in (0, job.run):
+        return False  # the batch knows only one time since which items of the target may be the job's own
     if (
         rank.collects_signature_entries
         or options.verify
@@ -78,6 +77,7 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
 def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings:
     """Return the settings for a batch of subdirectories of ``place``. ``place`` must be open on both sides."""
     policy, selects = copy_policy_of_directory(rank, place), rank.shared_instance(JobFilter).has_filters
+    begun, is_resumed = begin_of_changes_by_job(rank, place), is_from_earlier_run(rank, place)
     targets = rank.targets[place.root]
     is_quick = rank.backend.runs_in_poll or rank.shared_instance(ItemDurations).is_too_quick_to_divide(
         ScanNames.code, NAMES_PER_BATCH
@@ -92,14 +92,23 @@ def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings
         *rank.source_and_target_device(place),
         excluded,
         FAR_FUTURE_TIME if policy.changed_since is None else policy.changed_since,
+        FAR_FUTURE_TIME if begun is None else begun,
         policy.modify_window,
         NAMES_PER_BATCH - 1 if is_quick else MAX_NAMES_IN_SCAN,
-        is_parent_new=place.is_new,
+        is_parent_new=place.is_new and not is_resumed,
         skips_matching_files=policy.existing == "changed"
         and not (policy.compares_contents or policy.writes_in_place or selects),
         excludes_hard_links=rank.options.preserve.links,
         copies_small_files=not selects and _copies_new_files_in_batch(rank, place, policy),
+        is_resumed=is_resumed,
+        recognises_own_directories=is_resumed and not rank.names_late,
+        returns_complete_rows=bool(rank.job.began),
     )
+
+
+def is_from_earlier_run(rank: Rank, place: Place) -> bool:
+    """Return True if an earlier run of the job may have created items in the target directory of ``place``."""
+    return rank.job.run > 1 and place.first_run[0] != rank.job.run
 
 
 def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> bool:

@@ -72,16 +72,24 @@ def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
 def _begin_of_doubt(rank: Rank, place: Place) -> int | None:
     """Return the time since which this job, or another one that did not finish, may have written items of a target
     directory, by its clock, in nanoseconds since 1970. Return None if no item is in doubt.
+    """
+    if rank.job.doubted:
+        return min(rank.job.began or rank.job.doubted, rank.job.doubted) - CLOCK_GRACE
+    return begin_of_changes_by_job(rank, place)
+
+
+def begin_of_changes_by_job(rank: Rank, place: Place) -> int | None:
+    """Return the time since which this job may have written items of a target directory, by its clock, in nanoseconds
+    since 1970. Return None if the job is not recorded: then that is not known.
 
     The tolerance is ``CLOCK_GRACE``. With ``--existing changed`` it is less if only this run can have written them and
     the directory is on this host: then one clock has set the times of all.
     """
-    since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
-    if not since:
+    if not rank.job.began:
         return None
-    may_have_one_clock = rank.copy_options.existing == "changed" and rank.job.run == 1 and not rank.job.doubted
+    may_have_one_clock = rank.copy_options.existing == "changed" and rank.job.run == 1
     has_one_clock = may_have_one_clock and rank.is_target_on_this_host(place)
-    return min(since) - (HOST_CLOCK_GRACE if has_one_clock else CLOCK_GRACE)
+    return rank.job.began - (HOST_CLOCK_GRACE if has_one_clock else CLOCK_GRACE)
 
 
 def copy_plans_for_files(

@@ -121,6 +121,9 @@ typedef struct {
 #define PK_LINKS 8       /* do not skip or copy a file with several hard links */
 #define PK_COPY_NEW 16   /* copy small files into a new directory, within a time limit */
 #define PK_GIVING 32     /* this process may change owners of files (CAP_CHOWN) */
+#define PK_RESUMED 64    /* earlier runs of this job may have created or changed items of the target since `begun` */
+#define PK_OWN 128       /* directories that they have created can be recognised */
+#define PK_KEEP_ROWS 256 /* return a row that has subdirectories even if nothing remains in it and below */
 
 /* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
  * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into
@@ -129,6 +132,7 @@ typedef struct {
     uint64_t source_device, target_device, shunned_device, shunned_inode;
     int64_t touched;      /* items in the target that have changed since then are deferred; PK_OF_NAMES: directories that
                            * were created since then are ignored */
+    int64_t begun;        /* of PK_COPY_TREE: only this job can have changed directories of the target since then */
     int64_t window;
     uint32_t user;        /* effective user id of this process */
     int most;             /* a directory with this many or more names is deferred; of PK_FINISH: directories of a row */
@@ -182,7 +186,9 @@ typedef struct {
     uint8_t mark[144];
     uint8_t is_made, is_anothers, is_finished; /* the target was created; belongs to another user; nothing remains */
     uint8_t is_changed;   /* of a finished directory: its owner, mode or mtime differs from what it was before */
+    uint8_t is_touched;   /* an earlier run of the job may have created it, or items in it */
     uint32_t skipped, copied, left; /* numbers of files skipped and copied, and of items that remain */
+    uint32_t finished, changed; /* of a finished row: number of directories below it, and of those that have changed */
     uint64_t skipped_bytes, copied_bytes;
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
@@ -202,22 +208,27 @@ typedef struct {
 } pk_directory;
 
 /* Flags of pk_copied: PK_FINISH can set the metadata of the directory; the target was created; it belongs to another user;
- * its metadata are those of the source. */
+ * its metadata are those of the source; an earlier run of the job may have created it, or items in it; nothing had to be
+ * done in it and below; the same is true of subdirectories of it that are not returned, and have subdirectories. */
 #define PK_IS_SIMPLE 1
 #define PK_IS_MADE 2
 #define PK_IS_ANOTHERS 4
 #define PK_IS_UNCHANGED 8
+#define PK_IS_TOUCHED 16
+#define PK_IS_COMPLETE 32
+#define PK_HAS_COMPLETE 64
 
 /* A directory that PK_COPY_TREE has entered and not finished. metadata: of the source. present: of the target before anything
  * in it was changed; zeros if it was created. source, target: inode numbers. copied, skipped: files. remaining: items.
- * subdirectories: those that were entered and are not finished. finished: those that are finished, of which `changed` had
- * other metadata before; files in them count as skipped in this directory. */
+ * subdirectories: those that were entered and are not finished. finished: those that are finished, with all below them, of
+ * which `changed` had other metadata before; files in them count as skipped in this directory. mark_size: bytes of the mark
+ * of the target, with its length. */
 typedef struct {
     pk_metadata metadata;
     uint64_t source, target, copied_bytes, skipped_bytes;
     pk_metadata present;
     int64_t present_ctime;
-    uint32_t copied, skipped, remaining, subdirectories, finished, changed, flags, unused;
+    uint32_t copied, skipped, remaining, subdirectories, finished, changed, flags, mark_size;
 } pk_copied;
 
 /* A directory that PK_LOOK has entered. items: number of items in it. is_summed: true if they were added to the tally; all

@@ -50,6 +50,7 @@
     GUARD_IS(DIRECTORY_SET_ID_WITH_OWNER, "new files get the group of a directory that has another group than its source") \
     GUARD_IS(MODE_STORED, "the system drops a set-gid bit, and no error is reported") \
     GUARD_IS(MODE_STORED_AGAIN, "the same, for existing items") \
+    GUARD_IS(OTHER_SPELLING, "a resumed job copies two directories, whose names differ in case, into one") \
     GUARD_IS(RENAMED_ITEM, "another file than the copy gets the final name, without an error") \
     GUARD_IS(RENAMED_NOFOLLOW, "a symbolic link to the copy has its final name, without an error") \
     GUARD_IS(SYNC_BEFORE_NAME, "after a crash a file has its final name and not its contents") \

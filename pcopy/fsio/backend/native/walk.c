@@ -78,6 +78,18 @@ uint32_t pk_number_of(pk_walk *walk, uint32_t at)
     return walk->level[at].number;
 }
 
+void pk_forget_number(pk_walk *walk)
+{
+    pk_frontier *const frontier = &walk->found->frontier;
+    pk_level *const level = &walk->level[walk->levels - 1];
+    level->number = NOT_NUMBERED;
+    frontier->parents.size -= sizeof level->number;
+    frontier->inodes.size -= sizeof level->inode;
+    frontier->other_inodes.size -= sizeof level->other_inode;
+    if (--frontier->entered) /* the first one has no name here, and no slash */
+        frontier->names.size -= strlen(level->name) + 1;
+}
+
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode)
 {
     pk_frontier *const frontier = &walk->found->frontier;

@@ -80,6 +80,9 @@ int pk_append(pk_memory *memory, const void *data, size_t size);
 /* Return the number that the directory level[at] has in the frontier, after it and those above it were given one if they
  * had none; or NOT_NUMBERED if there is no memory. */
 uint32_t pk_number_of(pk_walk *walk, uint32_t at);
+/* Take back the number of the directory that was entered last. No other may have been numbered since, and no name in it may
+ * have been left to the caller. */
+void pk_forget_number(pk_walk *walk);
 /* Leave a name of the directory level[at] to the caller. `letter` says why: d for a directory that was not entered; the
  * others are those of pk_frontier. Return 0, or -1 if there is no memory. */
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);

@@ -2,7 +2,8 @@
  * directory, and copies or skips small files.
  *
  * An existing directory without subdirectories, in which nothing remains to be done, gets its metadata at once: it is
- * finished. All others get them later (PK_FINISH). Items that this code does not handle are returned with their status.
+ * finished. One whose subdirectories are finished is finished, too, if its metadata are right. All others get them later
+ * (PK_FINISH). In a resumed job, directories that an earlier run may have changed get them later, too. Items that this code does not handle are returned with their status.
  * Directories that it does not handle are left with the letter s, before anything is created. If that turns out only after
  * the target was created, they are left with the letter a (the row: with the code ANEW, DECIDE_AGAIN): the slow path
  * continues with the directory, and knows that it was created.
@@ -37,21 +38,70 @@ static int open_target(int around, const char *name, int is_in_new, uint8_t *mad
     return pk_open_quietly(around, name, DIRECTORY, NULL);
 }
 
+/* Return true if another spelling of the name of a directory in the open directory `around` leads to it, too, or may do so:
+ * then it may be the target of another source. `status` is that of the directory. */
+static int may_have_other_spelling(int around, const char *name, const struct stat *status)
+{
+    char other[256];
+    struct stat found;
+    size_t length = strlen(name);
+    int is_other = 0;
+    if (length >= sizeof other)
+        return 1;
+    for (size_t at = 0; at <= length; at++) {
+        const char letter = name[at], lower = (char)(letter | 0x20);
+        if (letter & (char)0x80)
+            return 1;
+        other[at] = lower >= 'a' && lower <= 'z' ? (char)(letter ^ 0x20) : letter;
+        is_other |= other[at] != letter;
+    }
+    return is_other && !fstatat(around, other, &found, AT_SYMLINK_NOFOLLOW) && found.st_ino == status->st_ino &&
+           found.st_dev == status->st_dev;
+}
+
+/* Return true if an earlier run of this job has created the open directory: as ``_create_directory`` in
+ * ``pcopy.tasks.directories.scan_dir``. */
+static int is_made_earlier(const pk_tree *tree, int target, const struct stat *status)
+{
+    struct statx born;
+    int64_t moment;
+    return tree->flags & PK_OWN && status->st_uid == tree->user && (status->st_mode & 05777) == 0700 &&
+           !pk_statx(target, "", AT_EMPTY_PATH, STATX_BTIME, &born) && born.stx_mask & STATX_BTIME &&
+           in_nanoseconds((struct timespec){born.stx_btime.tv_sec, born.stx_btime.tv_nsec}, &moment) && moment >= tree->begun;
+}
+
+/* Return true if an existing target directory can be used: it has not changed since the job began; or earlier runs of the
+ * job may have changed it, and it is not the target of another source. */
+static int is_usable(const pk_batch *batch, pk_directory *one, int around, const char *name, int target,
+                     const struct stat *status)
+{
+    const pk_tree *const tree = batch->tree;
+    int64_t ctime;
+    if (!in_nanoseconds(status->st_ctim, &ctime))
+        return 0;
+    if (GUARD(KEPT_SINCE_BEFORE, ctime < tree->begun))
+        return 1;
+    if (!(tree->flags & PK_RESUMED) || !GUARD(OTHER_SPELLING, !may_have_other_spelling(around, name, status)))
+        return 0;
+    one->is_touched = 1;
+    one->is_made = (uint8_t)is_made_earlier(tree, target, status);
+    return 1;
+}
+
 /* Return true if files can be created in the open target directory without further preparation: same file system,
- * sufficient permissions, no ACL to inherit, and (unless it was just created) not changed since `touched`. */
-static int is_simple_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
+ * sufficient permissions, no ACL to inherit, and usable if it existed before. `around` is its parent. */
+static int is_simple_target(pk_worker *worker, const pk_batch *batch, pk_directory *one, int around, const char *name,
+                            int target, struct stat *status)
 {
     const pk_tree *tree = batch->tree;
-    int64_t ctime;
     if (fstat(target, status) || status->st_dev != tree->target_device)
         return 0;
     if (!(tree->flags & PK_POWERFUL) && (status->st_mode & 0700) != 0700)
         return 0;
-    if (is_made)
+    if (one->is_made)
         return GUARD(NEW_DIRECTORY_OWNER, status->st_uid == tree->user) &&
                GUARD(NEW_DIRECTORY_ACL, has_no_default_acl(target));
-    return in_nanoseconds(status->st_ctim, &ctime) && GUARD(KEPT_SINCE_BEFORE, ctime < tree->touched) &&
-           pk_is_bare(worker, target, 1);
+    return is_usable(batch, one, around, name, target, status) && pk_is_bare(worker, target, 1);
 }
 
 /* Read the metadata of an open source directory. Return 0, or -1 if the slow path has to copy it. */
@@ -151,12 +201,14 @@ static int store(pk_walk *walk, const pk_level *level, const pk_directory *one, 
         .skipped = one->skipped,
         .remaining = one->left,
         .flags = (is_simple ? PK_IS_SIMPLE : 0u) | (one->is_made ? PK_IS_MADE : 0u) |
-                 (one->is_anothers ? PK_IS_ANOTHERS : 0u) | (is_unchanged ? PK_IS_UNCHANGED : 0u),
+                 (one->is_anothers ? PK_IS_ANOTHERS : 0u) | (is_unchanged ? PK_IS_UNCHANGED : 0u) |
+                 (one->is_touched ? PK_IS_TOUCHED : 0u),
+        .mark_size = 1u + one->mark[0],
     };
     if (pk_number_of(walk, walk->levels) == NOT_NUMBERED)
         return -1;
     pk_append(&found->copies, &entered, sizeof entered);
-    pk_append(&found->marks, one->mark, 1u + one->mark[0]);
+    pk_append(&found->marks, one->mark, entered.mark_size);
     pk_append(&found->text, walk->path.at, walk->path.size - 1); /* without the slash at its end */
     pk_append(&found->text, "", 1);
     if (one->left)
@@ -201,7 +253,8 @@ static int process_target(pk_walk *walk, const pk_level *level, pk_directory *on
     pk_worker *const worker = walk->worker;
     const pk_batch *const batch = walk->batch;
     struct stat status;
-    if (!is_simple_target(worker, batch, level->other, &status, one->is_made) ||
+    const int around = walk->levels ? walk->level[walk->levels - 1].other : batch->target;
+    if (!is_simple_target(worker, batch, one, around, level->name, level->other, &status) ||
         (!one->is_made && record_present(one, &status)) || make_room_to_store(walk))
         return 'd';
     const uint32_t chosen = choose_subdirectories(walk, one, listed);
@@ -210,16 +263,14 @@ static int process_target(pk_walk *walk, const pk_level *level, pk_directory *on
         walk->is_over = 1;
     doing(worker, OP_UTIMENSAT);
     const int can_enter = batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700;
-    if (!one->is_made && !one->left && !chosen && can_enter && finish(batch, one, level->other, &status)) {
+    if (!one->is_made && !one->is_touched && !one->left && !chosen && can_enter && finish(batch, one, level->other, &status)) {
         count_finished(walk, one);
         return 0;
     }
     one->inode = status.st_ino;
     one->is_anothers = status.st_uid != batch->tree->user;
     pk_mark(batch->target, level->other, one->mark);
-    const int is_unchanged = !one->is_made && pk_has_metadata(batch, &status, &one->metadata);
-    if (!one->is_made && !has_no_default_acl(level->other))
-        return 'd';
+    const int is_unchanged = !one->is_made && !one->is_touched && pk_has_metadata(batch, &status, &one->metadata);
     return store(walk, level, one, is_unchanged) ? 'd' : 0;
 }
 
@@ -229,7 +280,7 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     const pk_batch *const batch = walk->batch;
     const pk_copied *const above = entry_above(walk);
-    const int is_in_new = above != NULL ? !!(above->flags & PK_IS_MADE) : !!(batch->tree->flags & PK_IN_NEW);
+    const int is_in_new = above != NULL ? (above->flags & (PK_IS_MADE | PK_IS_TOUCHED)) == PK_IS_MADE : !!(batch->tree->flags & PK_IN_NEW);
     pk_directory one = {0};
     if (read_metadata(walk->worker, batch, level, &one.metadata) ||
         look_into(walk->worker, &one, level->descriptor, listed)) {
@@ -242,16 +293,62 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
     const int letter = level->other >= 0 ? process_target(walk, level, &one, listed) : 'd';
     if (letter) {
         free(one.block);
-        return one.is_made ? 'a' : letter;
+        return one.is_made && !one.is_touched ? 'a' : letter;
     }
     if (!one.left)
         free(one.block);
     return 0;
 }
 
+/* Return true if nothing remains in a directory and below it, and it has the right metadata: it existed, and all
+ * directories below it are finished. */
+static int is_complete(const pk_walk *walk, const pk_level *level)
+{
+    const pk_frontier *const frontier = &walk->found->frontier;
+    const pk_copied *const entry = (const pk_copied *)walk->found->copies.at + level->number;
+    const uint32_t *const parents = (const uint32_t *)frontier->left_parents.at;
+    return entry->flags & PK_IS_UNCHANGED && !entry->remaining && !entry->copied && level->number + 1 == frontier->entered &&
+           !(frontier->left && parents[frontier->left - 1] == level->number);
+}
+
+/* Close a directory that is not finished. If it is complete, it need not be returned: it is counted as finished. */
+static int leave_entered(pk_walk *walk, pk_level *level)
+{
+    pk_directory *const found = walk->found;
+    pk_copied *const entries = (pk_copied *)found->copies.at;
+    if (!is_complete(walk, level))
+        return 0;
+    const pk_copied entry = entries[level->number];
+    if (walk->levels == 1 && walk->batch->tree->flags & PK_KEEP_ROWS) {
+        entries[level->number].flags |= PK_IS_COMPLETE;
+        return 0;
+    }
+    if (walk->levels == 1) {
+        found->is_finished = 1;
+        found->finished = entry.finished;
+        found->changed = entry.changed;
+        found->skipped = entry.skipped;
+        found->skipped_bytes = entry.skipped_bytes;
+    } else {
+        pk_copied *const above = &entries[walk->level[walk->levels - 2].number];
+        above->subdirectories--;
+        above->finished += 1 + entry.finished;
+        above->changed += entry.changed;
+        above->skipped += entry.skipped;
+        above->skipped_bytes += entry.skipped_bytes;
+        above->flags |= PK_HAS_COMPLETE;
+    }
+    found->copies.size -= sizeof entry;
+    found->marks.size -= entry.mark_size;
+    found->text.size -= level->path;
+    walk->results -= sizeof entry;
+    pk_forget_number(walk);
+    return 0;
+}
+
 int pk_copy_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
-    static const pk_visitor copy = {.names = copy_directory, .is_final = 1};
+    static const pk_visitor copy = {.names = copy_directory, .stay = leave_entered, .is_final = 1};
     if (row && batch->tree->deadline && pk_now() >= batch->tree->deadline)
         return CANCELLED;
     return pk_walk_row(worker, batch, row, &copy, "", NULL);

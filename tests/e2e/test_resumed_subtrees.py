@@ -1,0 +1,112 @@
+"""Jobs that are killed and resumed: one call of the C backend copies whole subtrees also in a resumed run, with what
+earlier runs have left in them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.faults import require_strace
+from tests.support.oracle import differences
+from tests.support.walk import temporaries
+
+DIRECTORIES = 4
+"""Subdirectories of each directory."""
+
+KILLS = [("mkdirat", 0.2), ("mkdirat", 0.5), ("mkdirat", 0.9), ("fchmod", 0.1), ("utimensat", 0.5), ("utimensat", 0.9)]
+"""System calls, and which of the calls of a whole job is the last one before it is killed."""
+
+
+def run_until(
+    call: str, part: float, words: list[Argument], target: Path, env: dict[str, str], microseconds: int = 0
+) -> None:
+    """Run a job, which copies to ``target``, and kill it at a system call. How many calls a whole job makes is found
+    out with a copy of the target. Each change of a mode takes at least ``microseconds``.
+    """
+    trial = target.parent / "trial"
+    subprocess.run(["cp", "-a", target, trial], check=True) if target.exists() else None
+    wrap = ["strace", "-f", "-qq", "-o", str(target.parent / "calls"), "-e", f"trace={call}"]
+    succeed(*words[:-1], trial, ranks=1, env=env, wrap=wrap)
+    calls = Counter(
+        line.split()[0] for line in (target.parent / "calls").read_text().splitlines() if f"{call}(" in line
+    )
+    number = max(1, int(max(calls.values()) * part))
+    wrap = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}"]
+    wrap += ["-e", f"inject=fchmod:delay_enter={microseconds}"] if microseconds else []
+    killed = pcopy(*words, ranks=1, env=env, wrap=wrap)
+    assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), show(killed)
+
+
+def make_tree(top: Path, depth: int = 3) -> int:
+    """Make a tree with two files in each directory; return the number of items."""
+    top.mkdir()
+    number = 3
+    for name in ("one", "other"):
+        (top / name).write_text(f"{name} in {top}")
+        os.utime(top / name, ns=(10**18, 10**18 + depth))
+    for each in range(DIRECTORIES if depth else 0):
+        number += make_tree(top / f"d{each}", depth - 1)
+    top.chmod((0o755, 0o700, 0o750, 0o1777)[depth])
+    os.utime(top, ns=(10**18, 10**18 + depth))
+    return number
+
+
+@pytest.mark.parametrize("interval", ["0.01", "30"], ids=["recorded", "unrecorded"])
+@pytest.mark.parametrize("kill", KILLS, ids=lambda kill: f"{kill[0]}-{kill[1]}")
+@pytest.mark.parametrize("policy", ["replace", "changed", "newer"])
+@pytest.mark.parametrize("exists", [False, True], ids=["new", "existing"])
+def test_killed_job_is_resumed(area: Path, exists: bool, policy: str, kill: tuple[str, float], interval: str) -> None:
+    """An existing copy has a subtree that is complete, one without its files, and directories with other modes."""
+    require_strace()
+    source, copy = area / "source", area / "copy"
+    found = make_tree(source)
+    if exists:
+        subprocess.run(["cp", "-a", source, copy], check=True)
+        for path in (copy / "d1").rglob("one"):
+            path.unlink()
+        shutil.rmtree(copy / "d2")
+        (copy / "d3/d0").chmod(0o700)
+        for path in copy.rglob("*"):  # a copy of the user, which is older than the job
+            os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+        time.sleep(0.1)
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    run_until(*kill, ["--json", "--existing", policy, "--checkpoint-interval", interval, "-T", source, copy], copy, env)
+    run = pcopy("--resume", "--json", ranks=2, env=env)
+    assert run.returncode == 0, show(run)
+    reported = summary(run)
+    assert (reported["found"], reported["failed"]) == (found, 0), show(run)
+    assert reported["copied"] + reported["skipped"] == found, show(run)
+    assert differences(source, copy) == []
+    assert temporaries(os.fsencode(copy)) == []
+
+
+@pytest.mark.parametrize("lost", [None, "old/a/b/c/file", "old/a/b"])
+def test_items_lost_in_subtrees_that_needed_nothing_are_found(area: Path, lost: str | None) -> None:
+    """Between two runs, an item is removed in or below a directory in which the first run had nothing to do."""
+    source, copy = area / "source", area / "copy"
+    for path in ("old/a/b/c", "old/a/d", "new"):
+        (source / path).mkdir(parents=True)
+        (source / path / "file").write_text(path)
+    for number in range(20):
+        (source / f"new/{number}").write_text(f"{number}")
+    copy.mkdir()
+    subprocess.run(["cp", "-a", source / "old", copy], check=True)
+    time.sleep(5.2)  # the tolerance for differing clocks: all this is certainly older than the job
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    words: list[Argument] = ["--existing", "changed", "--in-flight", "1", "--checkpoint-interval", "0.01"]
+    words += ["-T", source, copy]
+    run_until("utimensat", 0.96, words, copy, env, microseconds=50_000)
+    if lost is not None:
+        subprocess.run(["rm", "-r", copy / lost], check=True)
+    resumed = pcopy("--resume", ranks=1, env=env)
+    assert (resumed.returncode == 0) == (lost is None), show(resumed)
+    assert (b"missing or changed since" in resumed.stderr) == (lost is not None), show(resumed)
