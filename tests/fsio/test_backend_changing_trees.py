@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.batches import ItemCounts
-from pcopy.fsio.backend.change_batches import ChangeTreesBatch, ChangeTreesResult
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, ChangeTreesResult
 from pcopy.fsio.preserve import PreservedMetadataKinds, has_capability
 from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import NOBODY, as_user, require_root

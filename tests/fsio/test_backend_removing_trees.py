@@ -15,8 +15,7 @@ import pytest
 from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
-from pcopy.fsio.backend.walk_batches import WalkResult
+from pcopy.fsio.backend.walk_batches import RemoveTreesBatch, WalkResult
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done

@@ -252,10 +252,6 @@ class NativeBackend:
             from pcopy.fsio.backend.native_walk import native_walk_batch
 
             return native_walk_batch(batch)
-        if batch.row_kind == "changed subtree":
-            from pcopy.fsio.backend.native_change import NativeChangeTreesBatch
-
-            return NativeChangeTreesBatch(cast(Any, batch))
         return native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from pcopy.fsio.backend.columns import (
     column_of_zeros,
 )
 from pcopy.fsio.backend.native_batches import (
+    PERMISSION_VALUE_COUNT,
     POINTER_TYPES,
     NativeBatch,
     mark_deferred_rows_for_slow_path,
@@ -28,8 +30,9 @@ from pcopy.fsio.backend.native_batches import (
     summed_item_counts,
     used_bytes,
 )
-from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
 from pcopy.fsio.backend.walk_batches import (
+    ChangeTreesBatch,
+    ChangeTreesResult,
     CompareTreesBatch,
     CompareTreesResult,
     ListItemsBatch,
@@ -37,10 +40,12 @@ from pcopy.fsio.backend.walk_batches import (
     ListPathsBatch,
     ListPathsResult,
     RemainingItems,
+    RemoveTreesBatch,
     SubtreeFrontier,
     WalkBatch,
     WalkResult,
 )
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 
 _ffi, _lib = _native.ffi, _native.lib
 
@@ -163,12 +168,38 @@ class NativeCompareTreesBatch(NativeWalkBatch):
         self._comparison.differing_rows = [row for row in self.rows_done() if self.sums[row].changed]
 
 
+class NativeChangeTreesBatch(NativeWalkBatch):
+    """A batch that sets owners and modes of everything in subtrees (``ChangeTreesBatch``), as a C structure with
+    pointers to its columns.
+    """
+
+    def __init__(self, batch: ChangeTreesBatch) -> None:
+        self._change_result = ChangeTreesResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_CHANGE, batch, self._change_result)
+        if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUE_COUNT:
+            raise ValueError("there is not one mode for each value of the permission bits")
+        if batch.kinds and len(batch.kinds) != self.row_count:
+            raise ValueError(f"there are {len(batch.kinds)} types for {self.row_count} rows: each row needs one")
+        self.tree.user = os.geteuid()
+        self.tree.flags = _lib.PK_POWERFUL if has_capability(CAP_DAC_OVERRIDE) else 0
+        to = self.batch
+        to.kinds = self.column_pointer("uint8_t[]", batch.kinds)
+        to.modes = self.column_pointer("uint16_t[]", batch.modes)
+        to.directory_modes = self.column_pointer("uint16_t[]", batch.directory_modes)
+        to.uid, to.gid = batch.uid, batch.gid
+
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
+        self._change_result.letters = bytes(self.directories[row].letter for row in range(self.row_count))
+
+
 def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:
     """Return an object that has a batch, whose rows are subtrees, as a C structure, and its result."""
     return _NATIVE_CLASS_BY_BATCH_CLASS[type(batch)](batch)
 
 
 _NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
+    ChangeTreesBatch: NativeChangeTreesBatch,
     CompareTreesBatch: NativeCompareTreesBatch,
     ListPathsBatch: NativeListPathsBatch,
     ListItemsBatch: NativeListItemsBatch,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import BatchResult, ItemCounts, NamesInDirectoryBatch
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchResult, ItemCounts, NamesInDirectoryBatch
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.columns import ItemStatusColumns
@@ -278,3 +278,64 @@ class CompareTreesBatch(WalkBatch[CompareTreesResult]):
     @property
     def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
+
+
+class RemoveTreesBatch(WalkBatch[WalkResult]):
+    """Open directories, remove everything in them and below, and then the directories themselves.
+
+    A row with the code ``DONE`` that is not in ``WalkResult.frontiers`` was removed. ``WalkResult.counts`` has the
+    removed items; of these, ``directories`` includes the rows. When the time is over, rows that were not begun get the
+    code ``CANCELLED``. In a row with the code ``SLOW_PATH`` nothing was removed.
+
+    A remaining item has the letter ``d`` if it is a directory that was not entered, ``?`` if it could not be removed,
+    and the letter of its type if it was not tried. A directory of a frontier below and in which nothing remains could
+    not be removed itself.
+
+    Fields:
+        mount: the mount (``pcopy.fsio.mounted.mount_id_of``) on which all directories must be.
+        removes_by_type: True to remove items by name and type of the listing, without reading their status. Then the
+            bytes of the files are not counted.
+    """
+
+    mount: int
+    removes_by_type: bool = False
+
+
+class ChangeTreesResult(WalkResult):
+    """The result of ``ChangeTreesBatch``.
+
+    ``letters`` has a byte for each row with the code ``DONE``, which says what remains to be done with the item of the
+    row itself: 0 for nothing; otherwise it is a letter as in ``ChangeTreesBatch``.
+    """
+
+    letters: bytes = b""
+
+
+class ChangeTreesBatch(WalkBatch[ChangeTreesResult]):
+    """Set the same owner and group for items of one directory and everything below those that are directories, and
+    change the permission bits by two tables from old to new bits. A directory is changed before it is entered; if this
+    process might lose access to it, it is changed after everything below it.
+
+    When the time is over, rows that were not begun get the code ``CANCELLED``. A row with the code ``SLOW_PATH`` was
+    neither changed nor counted. A remaining item has one of these letters:
+
+    - ``?``: the batch cannot process it.
+    - ``!``: another item took its name.
+    - ``x``: a directory that was entered, and that must be changed after everything below it.
+    - the letter of its type: it was not begun.
+
+    Fields:
+        kinds: letters of the types of the rows, as listed. Empty: the rows are directories that were changed and
+            counted already, so that only their contents are processed.
+        modes: array of type "H": the new permission bits of items that are not directories, by the old ones (0 to
+            4095).
+        directory_modes: an array like ``modes``, for directories.
+        uid: the new owner, or ``UNCHANGED_VALUE`` (``pcopy.fsio.backend.batches``).
+        gid: the new group, or ``UNCHANGED_VALUE``.
+    """
+
+    kinds: bytes
+    modes: array[int]
+    directory_modes: array[int]
+    uid: int = UNCHANGED_VALUE
+    gid: int = UNCHANGED_VALUE

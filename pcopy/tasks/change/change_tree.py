@@ -19,7 +19,6 @@ from typing import Protocol
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ALL_LEVELS, ItemCounts, ListNamesResult
-from pcopy.fsio.backend.change_batches import ChangeTreesBatch, ChangeTreesResult
 from pcopy.fsio.backend.columns import (
     GROUP_COLUMN,
     OWNER_COLUMN,
@@ -28,7 +27,7 @@ from pcopy.fsio.backend.columns import (
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.walk_batches import RemainingItems
+from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, ChangeTreesResult, RemainingItems
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts

@@ -10,8 +10,7 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ALL_LEVELS
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.subtree_removal import RemoveTreesBatch
-from pcopy.fsio.backend.walk_batches import SubtreeFrontier, WalkResult
+from pcopy.fsio.backend.walk_batches import RemoveTreesBatch, SubtreeFrontier, WalkResult
 from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, may_be_on_file_system_type
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import RemoveOptions
