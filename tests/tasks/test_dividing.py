@@ -71,6 +71,8 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
         "writer": 7,
         "skips_first_side": True,
         "is_changed": False,
+        "are_simple": False,
+        "is_compared": False,
     }
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")

@@ -9,60 +9,41 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
-from array import array
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS, ItemCounts, ListNamesResult
-from pcopy.fsio.backend.columns import (
-    GROUP_COLUMN,
-    OWNER_COLUMN,
-    BatchOutcomeColumns,
-    OutcomeCode,
-    pack_names,
-    unpack_names,
-)
-from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, ChangeTreesResult, RemainingItems
-from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.backend.batches import ListNamesResult
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, BatchOutcomeColumns, pack_names, unpack_names
+from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, ChangeTreesResult, WalkResult
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import (
-    MAX_TASK_SECONDS,
-    call_deadline,
-    directory_slices_per_task,
-    enters_several_per_call,
+from pcopy.tasks.base.tree_walk import (
+    DIRECTORY_LETTER,
+    Siblings,
+    TreeWalk,
+    directory_below,
+    may_enter_subtrees,
     problem_of_replaced_directory,
+    spawn_tasks_for_names,
+    walk_rows,
 )
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.change.intended_metadata import WantedMetadata
 from pcopy.tasks.listed.deepest_first import open_checked_directory
-from pcopy.walk.listing import (
-    NAMES_PER_BATCH,
-    DirectoryListing,
-    NameBatchQueue,
-    list_directory,
-    queue_names_of_directory,
-    unpack_name_batch,
-)
+from pcopy.walk.listing import list_directory
 from pcopy.walk.visitor import DirectoryVisitor, stat_and_visit_names
 
 MOUNT_POINT = 0
 """Value in place of a directory's inode number: a file system is mounted on the directory. It is entered
 nevertheless.
 """
-MAX_NAMES_IN_SUBTREE = 1000
-"""Maximum number of entries of a directory that one call of the backend changes as part of a subtree. A larger one is
-divided into tasks.
-"""
-_REPLACED_LETTER, _WAITING_LETTER, _UNKNOWN_LETTER, _DIRECTORY_LETTER = b"!x?d"
+_REPLACED_LETTER, _WAITING_LETTER = b"!x"
 """Letters of items that the backend has not changed (``ChangeTreesBatch``)."""
 
 
@@ -89,13 +70,15 @@ class ChangeMetadataOfItems(DivisibleTask, code=115, doing="changing", is_note=F
             for name in unpack_names(self.names):
                 result.count_item_as_failed(self.place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
-        listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
-        tree = _TreeChanger(rank, result)
-        if self.kinds and tree.can_change_subtrees(self.place):
-            yield from tree.change_items_with_contents(self.place, listed)
+        walk = _ChangeWalk(rank, result)
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        found = Siblings(self.place, names, inodes, kinds=self.kinds, are_visited=False)
+        if self.kinds and walk.may_be_rows(found):
+            yield from walk.change_items_with_contents(found)
         else:
-            yield from tree.change_listed_items(self.place, directory, listed)
-        yield from tree.enter_directories_while_others_work()
+            listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, inodes)
+            yield from walk.change_listed_items(self.place, directory, listed)
+        yield from walk.enter_directories_while_others_work()
 
 
 class ChangeMetadataInDirectories(DivisibleTask, code=116, doing="changing", is_note=False):
@@ -104,11 +87,12 @@ class ChangeMetadataInDirectories(DivisibleTask, code=116, doing="changing", is_
 
     If ``is_changed`` is true, the directories themselves have been counted already, and changed if that was possible. A
     directory that cannot be read counts a second time, as failed, for its unseen contents. If it is false, the task
-    changes the directories, too.
+    changes the directories, too. ``are_simple`` is false if the backend could not process them.
     """
 
     inodes: bytes
     is_changed: bool = True
+    are_simple: bool = True
 
     columns = ("inodes",)
     min_items_per_portion = 2
@@ -117,223 +101,88 @@ class ChangeMetadataInDirectories(DivisibleTask, code=116, doing="changing", is_
     estimated_operations = 0
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        tree = _TreeChanger(rank, result)
-        tree.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes), is_changed=self.is_changed)
-        yield from tree.enter_directories_while_others_work()
+        walk = _ChangeWalk(rank, result)
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        walk.put_back(Siblings(self.place, names, inodes, are_visited=self.is_changed, are_simple=self.are_simple))
+        yield from walk.enter_directories_while_others_work()
 
 
-class _Directories(NamedTuple):
-    """Directories with the same parent whose contents have not been processed yet.
+class _ChangeWalk(TreeWalk):
+    """The visitor of pchmod: changes items, and directories before or after they are entered."""
 
-    Fields:
-        parent: the parent.
-        names: their names.
-        inodes: their inode numbers, or ``MOUNT_POINT``.
-        is_changed: True if they have been counted, and changed if that was possible. False if they must be changed,
-            too.
-        is_simple: False if the backend could not process them as rows of a batch.
-    """
+    def new_task(self, found: Siblings) -> ChangeMetadataInDirectories:
+        return ChangeMetadataInDirectories(*found.packed(), found.are_visited, found.are_simple)
 
-    parent: Place
-    names: Sequence[bytes]
-    inodes: Sequence[int]
-    is_changed: bool
-    is_simple: bool
-
-
-class _TreeChanger:
-    """Changes the items of one task and of the directories below them, while all other ranks have work, too. For the
-    remaining directories it spawns tasks.
-    """
-
-    def __init__(self, rank: Rank, result: TaskResult) -> None:
-        self._rank = rank
-        self._result = result
-        self._remaining: list[_Directories] = []
-        self._deadline = time.monotonic() + MAX_TASK_SECONDS
-        self._has_begun = False
-        """True if the task has changed something. Before that it continues even if other ranks are idle."""
-
-    def add(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], *, is_changed: bool = True) -> None:
-        """Add directories whose contents must be processed (``_Directories``)."""
-        if names:
-            self._remaining.append(_Directories(parent, names, inodes, is_changed, True))
-
-    def enter_directories_while_others_work(self) -> TaskSteps:
-        """Process the contents of directories while all other ranks have work. Then spawn tasks for the remaining
-        directories.
+    def may_be_rows(self, found: Siblings) -> bool:
+        """Return True if the backend may change items of one directory, with everything below them, in one call. That
+        is so if items need no look in Python (no filter, report or ACL), and if no file system is mounted in the
+        directory or below.
         """
-        remaining = self._remaining
-        while remaining and (not self._has_begun or self._should_enter_more_directories()):
-            self._has_begun = True
-            group = remaining.pop()
-            parent, names, inodes, is_changed, is_simple = group
-            if is_simple and self.can_change_subtrees(parent):
-                yield from self._change_subtrees(parent, names, inodes, is_changed=is_changed)
-                continue
-            if len(names) > 1:
-                remaining.append(group._replace(names=names[1:], inodes=inodes[1:]))
-            if is_changed:
-                yield from self._enter_directory(parent, names[0], inodes[0])
-            else:
-                yield from self._change_directories(parent, names[:1], inodes[:1])
-        for group in remaining:
-            self._spawn_directory_tasks(group)
+        parent = found.parent
+        return (
+            may_enter_subtrees(self._rank, (self._rank.sources[parent.root], parent.path))
+            and self._new_visitor(parent).can_change_without_stat
+        )
 
-    def _should_enter_more_directories(self) -> bool:
-        """Return True if the task should enter another directory itself: its time is not over, the job is not being
-        stopped, and all other ranks have work.
-        """
-        rank = self._rank
-        return time.monotonic() < self._deadline and rank.stop_reason is None and rank.all_ranks_have_work()
+    def open_parent(self, parent: Place) -> Sequence[int]:
+        return (open_checked_directory(self._rank, parent),)
 
-    def _spawn_directory_tasks(self, group: _Directories) -> None:
-        """Spawn tasks that process the contents of directories."""
-        for share in directory_slices_per_task(self._rank, len(group.names)):
-            task = ChangeMetadataInDirectories(
-                group.parent, pack_names(group.names[share]), pack_numbers([*group.inodes[share]]), group.is_changed
-            )
-            self._result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
-
-    def can_change_subtrees(self, parent: Place) -> bool:
-        """Return True if the backend may change items of ``parent``, with everything below them, in one call. That is
-        so if items need no look in Python (no filter, report or ACL), and if no file system is known to be mounted at
-        ``parent`` or below.
-        """
-        if not enters_several_per_call(self._rank) or self._rank.sources[
-            parent.root
-        ].expected_mounts.has_expected_mount_at_or_below(parent.path):
-            return False
-        return self._new_visitor(parent).can_change_without_stat
-
-    def _change_subtrees(
-        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], *, is_changed: bool
-    ) -> TaskSteps:
-        """Process the contents of sub-directories of ``parent``, and everything below, by one call of the backend."""
-        kinds = b"" if is_changed else bytes((_DIRECTORY_LETTER,)) * len(names)
-        done = yield from self._change_in_batch(parent, pack_names(names), array("Q", inodes), kinds)
-        slow, not_begun = self._rows_left(done)
-        self._result.count(counts.UNSCANNED, len(slow) + len(not_begun) - len(names))
-        self._add_rows(_Directories(parent, names, inodes, is_changed, True), not_begun)
-        yield from self._process_remaining_items(parent, names, inodes, done)
-        if slow and is_changed:  # a new task would try the first one in vain, too
-            self._add_rows(_Directories(parent, names, inodes, is_changed, False), slow[1:])
-            yield from self._enter_directory(parent, names[slow[0]], inodes[slow[0]])
-        else:
-            yield from self._change_directories(parent, [names[row] for row in slow], [inodes[row] for row in slow])
-
-    def _add_rows(self, group: _Directories, rows: Sequence[int]) -> None:
-        """Add those directories of a group whose indices are ``rows`` to those whose contents must be processed."""
-        if rows:
-            names, inodes = [group.names[row] for row in rows], [group.inodes[row] for row in rows]
-            self._remaining.append(group._replace(names=names, inodes=inodes))
-
-    def change_items_with_contents(self, place: Place, listed: ListNamesResult) -> TaskSteps:
-        """Change the listed items of directory ``place``, and everything below those that are directories."""
-        self._has_begun = True
-        names, inodes, kinds = unpack_names(listed.names), listed.inodes, listed.kinds
-        done = yield from self._change_in_batch(place, listed.names, inodes, kinds)
-        slow, not_begun = self._rows_left(done)
-        directories = [row for row in not_begun if kinds[row] == _DIRECTORY_LETTER]
-        self._result.count(counts.UNSCANNED, len(directories))
-        self.add(place, [names[row] for row in directories], [inodes[row] for row in directories], is_changed=False)
-        yield from self._process_remaining_items(place, names, inodes, done)
-        others = [*slow, *(row for row in not_begun if kinds[row] != _DIRECTORY_LETTER)]
-        yield from self._change_names(place, [names[row] for row in others])
-
-    def _change_in_batch(
-        self, parent: Place, names: bytes, inodes: array[int], kinds: bytes
-    ) -> TicketGenerator[ChangeTreesResult]:
-        """Change items of ``parent``, and everything below, in one call of the backend. If ``parent`` cannot be opened,
-        return a result in which all rows are left to the slow path, which reports the error.
-        """
-        rank, intent = self._rank, self._rank.shared_instance(WantedMetadata)
-        try:
-            directory = open_checked_directory(rank, parent)
-        except Problem:
-            number = names.count(b"/") + 1
-            result = ChangeTreesResult(BatchOutcomeColumns(number), ItemCounts(), {})
-            result.verdicts.codes[:] = bytes((OutcomeCode.SLOW_PATH,)) * number
-            return result
+    def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
+        """Change items and everything below them, or only what is in them if they are directories that were visited."""
+        rank, intent, parent = self._rank, self._rank.shared_instance(WantedMetadata), found.parent
         batch = ChangeTreesBatch(
-            directory,
-            names,
-            inodes,
-            rank.source_device(parent) or 0,
-            MAX_NAMES_IN_SUBTREE,
-            ALL_LEVELS,
-            call_deadline(rank),
-            kinds,
+            *walk_rows(rank, directories[0], rank.source_device(parent), found),
+            b"" if found.are_visited else found.kinds or bytes((DIRECTORY_LETTER,)) * len(found.names),
             intent.modes,
             intent.directory_modes,
             intent.uid,
             intent.gid,
         )
-        return (yield from rank.execute_batch_counting_changes(batch, partial(_count_changed_items, self._result)))
-
-    def _rows_left(self, done: ChangeTreesResult) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the rows that the backend has left to the slow path, and those that it has not begun."""
-        codes = done.verdicts.codes
-        if codes.count(OutcomeCode.DONE) == len(codes):
-            return (), ()
-        not_begun = [row for row, code in enumerate(codes) if code == OutcomeCode.CANCELLED]
-        return [
-            row for row, code in enumerate(codes) if code not in (OutcomeCode.DONE, OutcomeCode.CANCELLED)
-        ], not_begun
-
-    def _process_remaining_items(
-        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int], done: ChangeTreesResult
-    ) -> TaskSteps:
-        """Process what remains in the rows that the backend has processed: items of ``parent`` with these names."""
+        done = yield from rank.execute_batch_counting_changes(batch, partial(_count_changed_items, self._result))
         if any(done.letters):
             rows = [row for row, letter in enumerate(done.letters) if letter]
-            yield from self._change_remaining_items(
-                parent,
-                RemainingItems(
-                    b"",
-                    0,
-                    [names[row] for row in rows],
-                    [inodes[row] for row in rows],
-                    bytes(done.letters[row] for row in rows),
-                ),
-            )
-        for items in done.remaining:
-            place = self._subdirectory_place(parent, items.directory, items.directory_inode)
-            yield from self._change_remaining_items(place, items)
+            letters = bytes(done.letters[row] for row in rows)
+            left = found.selected(rows)
+            yield from self.process_remaining_items(parent, left.names, left.inodes, letters)
+        return done
 
-    def _change_remaining_items(self, place: Place, remaining: RemainingItems) -> TaskSteps:
-        """Process items of directory ``place`` that the backend has not changed. Sub-directories that it has not
-        entered are added to those to be entered.
-        """
-        by_letter: dict[int, list[int]] = {}
-        for row, letter in enumerate(remaining.kinds):
-            by_letter.setdefault(letter, []).append(row)
-        directories = by_letter.pop(_DIRECTORY_LETTER, [])
-        self._result.count(counts.UNSCANNED, len(directories))
-        names, inodes = remaining.names, remaining.inodes
-        self.add(place, [names[row] for row in directories], [inodes[row] for row in directories], is_changed=False)
-        for row in by_letter.pop(_REPLACED_LETTER, ()):
-            self._count_replaced_item(place, names[row])
-        waiting = {names[row]: inodes[row] for row in by_letter.pop(_WAITING_LETTER, ())}
-        others = [names[row] for rows in by_letter.values() for row in rows]
+    def change_items_with_contents(self, found: Siblings) -> TaskSteps:
+        """Change items of one directory, and everything below those that are directories."""
+        self._has_begun = True
+        deferred, not_begun = yield from self.process_rows(found)
+        self.add(found.selected([row for row in not_begun if found.kinds[row] == DIRECTORY_LETTER])._replace(kinds=b""))
+        others = [*deferred, *(row for row in not_begun if found.kinds[row] != DIRECTORY_LETTER)]
+        yield from self._change_names(found.parent, [found.names[row] for row in others])
+
+    def process_remaining_items(
+        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], letters: bytes
+    ) -> TaskSteps:
+        """Process items of directory ``place`` that the backend has not changed."""
+        waiting, others = {}, []
+        for name, inode, letter in zip(names, inodes, letters, strict=True):
+            if letter == _REPLACED_LETTER:
+                self._count_replaced_item(place, name)
+            elif letter == _WAITING_LETTER:
+                waiting[name] = inode
+            else:
+                others.append(name)
         yield from self._change_names(place, [*others, *waiting], waiting.items())
 
-    def _change_directories(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
-        """Change directories that were listed in directory ``place`` with these inode numbers, and what they contain.
-        An item of another type that has taken the name of one is not changed; it counts as failed.
+    def visit_directories(self, found: Siblings) -> TaskSteps:
+        """Change directories, and what they contain. An item of another type that has taken the name of one is not
+        changed; it counts as failed.
         """
-        self._result.count(counts.UNSCANNED, -len(names))
-        replaced = set[bytes]()
+        place, replaced = found.parent, set[bytes]()
         with suppress(Problem):  # ``_change_names`` reports the error for each name
             directory = open_checked_directory(self._rank, place)
-            for name, inode in zip(names, inodes, strict=True):
+            for name, inode in zip(found.names, found.inodes, strict=True):
                 with suppress(OSError):  # likewise
                     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                     if not stat.S_ISDIR(status.st_mode) and status.st_ino != inode:  # some listings have wrong types
                         replaced.add(name)
         for name in replaced:
             self._count_replaced_item(place, name)
-        yield from self._change_names(place, [name for name in names if name not in replaced])
+        yield from self._change_names(place, [name for name in found.names if name not in replaced])
 
     def _count_replaced_item(self, place: Place, name: bytes) -> None:
         """Count an item as failed whose name was taken by another item since it was found."""
@@ -358,14 +207,16 @@ class _TreeChanger:
         listed = ListNamesResult(BatchOutcomeColumns(1), pack_names(names))
         yield from self.change_listed_items(place, directory, listed, entered)
 
-    def _enter_directory(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
+    def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
         """Change the contents of the directory ``name`` of ``parent``, if it still has this inode number."""
         rank, result = self._rank, self._result
-        place = self._subdirectory_place(parent, name, inode)
+        place = directory_below(parent, name, inode)
+        if inode == MOUNT_POINT:
+            place = place._replace(source_id=NO_DIRECTORY_IDENTITY)
         try:
             identity = rank.sources[place.root].identity_of_directory(place.path)
             # stat(2) does not trigger an automount, opening the directory does.
-            if place.source_id == NO_DIRECTORY_IDENTITY or identity.mount_code != parent.source_id.mount_code:
+            if inode == MOUNT_POINT or identity.mount_code != parent.source_id.mount_code:
                 place = place._replace(source_id=identity)
             directory = open_checked_directory(rank, place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
@@ -373,24 +224,12 @@ class _TreeChanger:
                 yield from rank.throttle.charge_limits_and_wait(operations=2 * listing.name_count)
                 yield from self.change_listed_items(place, directory, listing.listed)
             else:
-                yield from self._spawn_tasks_for_names(place, listing)
+                yield from spawn_tasks_for_names(rank, result, listing, partial(ChangeMetadataOfItems, place))
         except Problem as problem:
             if not problem.changed:
                 result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             elif (replaced := problem_of_replaced_directory(rank, parent)) is not None:
                 result.count_item_as_failed(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
-        result.count(counts.UNSCANNED, -1)
-
-    def _spawn_tasks_for_names(self, place: Place, listing: DirectoryListing) -> TaskSteps:
-        """Spawn tasks for the names of a large directory, which ``listing`` reads in portions. Raise ``Problem`` if the
-        directory cannot be listed to its end.
-        """
-        spool = NameBatchQueue(self._rank.open_spool)
-        try:
-            yield from queue_names_of_directory(listing, spool)
-        finally:
-            tasks = (ChangeMetadataOfItems(place, *each) for each in map(unpack_name_batch, spool))
-            self._result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
     def change_listed_items(
         self, place: Place, directory: int, listed: ListNamesResult, entered: Collection[tuple[bytes, int]] = ()
@@ -408,8 +247,7 @@ class _TreeChanger:
             self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER_COLUMN | GROUP_COLUMN
         )
         found = [each for each in visitor.subdirectories if each not in entered]
-        self._result.count(counts.UNSCANNED, len(found) - len(visitor.subdirectories))
-        self.add(place, [name for name, _ in found], [inode for _, inode in found])
+        self.add(Siblings(place, [name for name, _ in found], [inode for _, inode in found]))
 
     def _trigger_automounts(self, place: Place) -> None:
         """Open each directory in ``place`` on which a file system must be mounted. An automount that has expired is
@@ -425,13 +263,6 @@ class _TreeChanger:
     def _new_visitor(self, place: Place) -> MetadataChangeVisitorProtocol:
         """Return a new visitor for the items of directory ``place``."""
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
-
-    def _subdirectory_place(self, parent: Place, name: bytes, inode: int) -> Place:
-        """Return the position (``Place``) of the sub-directory ``name`` of ``parent``. Its inode number is left out if
-        ``inode`` is ``MOUNT_POINT``: then any directory of that name is accepted.
-        """
-        identity = NO_DIRECTORY_IDENTITY if inode == MOUNT_POINT else ItemIdentity(parent.source_id.mount_code, inode)
-        return Place(parent.root, os.path.join(parent.path, name), identity, NO_DIRECTORY_IDENTITY, False, False)
 
 
 def _count_changed_items(result: TaskResult, done: ChangeTreesResult) -> None:

@@ -172,7 +172,6 @@ class MetadataChangeVisitor:
                 self.subdirectories.append(
                     (names[row], rows.inode[row] if rows.device[row] == self.device else MOUNT_POINT)
                 )
-        self._result.count(counts.UNSCANNED, len(self.subdirectories))
 
     def _may_lose_directory_access(self, rows: ItemStatusColumns, row: int, mode: int, uid: int) -> bool:
         """Return True if this process may not be able to enter the directory in row ``row`` after its change, which

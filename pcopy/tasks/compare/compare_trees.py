@@ -4,6 +4,9 @@ One task examines a directory on both sides. Each name is statted on both, so th
 one side has, and no rank has to collect names. If only one side has a directory, its name is reported, and its contents
 are not examined.
 
+The backend enters the directories that both sides have by itself, and counts the items that are equal. It returns the
+others: differences in contents, items that Python has to compare, and directories that it has not entered.
+
 Rules: An item that cannot be listed or statted on either side has failed; it is not reported as missing on that side.
 Filters select an item if they select it on either side.
 """
@@ -13,25 +16,28 @@ from __future__ import annotations
 import errno
 import os
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import StatNamesBatch
-from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
+from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, column_of_zeros, pack_names, unpack_names
+from pcopy.fsio.backend.walk_batches import CompareTreesBatch, WalkResult
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
-from pcopy.signature.items import ROOT_PATH
+from pcopy.signature.items import FILE, ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
+from pcopy.tasks.base.job import CompareOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, directory_slices_per_task
+from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, walk_rows
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.compare_names import DirectoryItemsComparison
-from pcopy.tasks.compare.compare_subtrees import UncomparedItems, compare_subtrees, may_compare_subtrees
+from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
 from pcopy.tasks.compare.report_differences import DifferenceReporter
 from pcopy.tasks.compare.sides import SIDES, directory_place_on_side, open_on_both_sides, report_uncompared_item
 from pcopy.walk.listing import (
@@ -53,118 +59,238 @@ If there are more, tasks compare the names of the first side; other tasks stat t
 side, and compare only those that the first side does not have.
 """
 
+_CONTENTS = ord("c")
+"""Letter with which the backend reports a regular file that differs only in its contents."""
+
 
 class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
     """Task that compares the contents of the directories ``names`` (joined by slashes) of ``place``, which both sides
     have. The name ``.`` means ``place`` itself.
 
-    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side (8 bytes each).
+    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side (8 bytes each). If
+    ``is_compared`` is false, the directories themselves have to be compared, too; the numbers on the second side are
+    unknown then. ``are_simple`` is false if the backend could not compare them.
     """
 
     inodes: bytes
     others: bytes
+    is_compared: bool = True
+    are_simple: bool = True
 
     columns = ("inodes", "others")
     operations_per_item = 4
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        """Compare directories until ``MAX_TASK_SECONDS`` have passed or the rank stops; the remaining ones become new
-        tasks.
-        """
-        found, end = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS
+        walk = _ComparisonWalk(rank, result)
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
-        rows, not_begun = [*range(len(names))], list[int]()
-        if self.names != ROOT_PATH and may_compare_subtrees(rank, self.place):
-            rows, not_begun, remaining = yield from compare_subtrees(
-                rank, result, found, self.place, names, (inodes, others)
-            )
-            yield from _compare_remaining_items(rank, result, found, remaining)
-        while rows:
-            row = rows.pop(0)
-            result.count(counts.UNSCANNED, -1)
-            yield from _compare_directory(rank, result, found, self.place, names[row], (inodes[row], others[row]))
-            if rank.stop_reason is not None or time.monotonic() > end:
-                break
-        self._spawn_tasks_for_rows(result, [*rows, *not_begun])
-        found.send(result)
-
-    def _spawn_tasks_for_rows(self, result: TaskResult, rows: Sequence[int]) -> None:
-        """Spawn tasks for those directories whose indices are ``rows``."""
-        if not rows:
-            return
-        names = unpack_names(self.names)
-        inodes, others = (
-            b"".join(column[8 * row : 8 * row + 8] for row in rows) for column in (self.inodes, self.others)
+        walk.put_back(
+            Siblings(self.place, names, inodes, others, are_visited=self.is_compared, are_simple=self.are_simple)
         )
-        rest = self._replace(names=pack_names(names[row] for row in rows), inodes=inodes, others=others)
-        for task in rest.divide(min(2, rest.item_count)):
-            result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
+        yield from walk.enter_directories_while_others_work()
 
 
-def _compare_remaining_items(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, remaining: Sequence[UncomparedItems]
-) -> TaskSteps:
-    """Compare the items that the backend has left to Python (``remaining``), and spawn tasks for the directories that
-    it has not entered.
+class CompareNamedItems(DivisibleTask, code=121, doing="comparing", is_note=False):
+    """Task that compares the items ``names`` (joined by slashes) of ``place``. At least one side has each of them.
+
+    With ``skips_first_side``, names that the first side has are skipped, since other tasks compare them.
     """
-    for place, undecided, directories in remaining:
-        for share in directory_slices_per_task(rank, len(directories)):
-            names = directories[share]
-            result.spawn_task(CompareNamedItems(place, pack_names(names)), len(names) * SCAN_COST, expands=True)
-        if undecided:
-            opened = open_on_both_sides(rank, result, place, undecided)
-            if opened is None:
-                result.count(counts.FOUND, len(undecided))
-            else:
-                yield from _compare_names_one_by_one(rank, result, found, place, opened, pack_names(undecided))
+
+    skips_first_side: bool = False
+
+    operations_per_item = 2
+    min_items_per_portion = 16
+
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        """Compare the items; with ``skips_first_side`` only those that the first side does not have."""
+        walk, packed = _ComparisonWalk(rank, result), self.names
+        if self.skips_first_side:
+            opened = walk.open_both_sides(self.place, unpack_names(packed))
+            packed = (yield from _missing_names(rank, opened[0], packed)) if opened else b""
+        if packed:
+            yield from walk.compare_items(self.place, packed)
+            yield from walk.enter_directories_while_others_work()
 
 
-def _compare_directory(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, parent: Place, name: bytes, inodes: tuple[int, int]
-) -> TaskSteps:
-    """Compare the contents of one directory on both sides.
+class _ComparisonWalk(TreeWalk):
+    """The visitor of a comparison: compares items of both sides, and the contents of the directories that both have."""
 
-    Args:
-        found: receives the differences.
-        parent: the directory that contains ``name``. The name ``.`` means ``parent`` itself.
-        inodes: inode numbers of the directory on the first and the second side.
-    """
-    path = parent.path if name == ROOT_PATH else os.path.join(parent.path, name)
-    place, side = parent._replace(path=path), 0
-    listings: list[DirectoryListing] = []
-    try:
-        for side in SIDES:
-            identity = _checked_identity(rank, side, directory_place_on_side(parent, side), path, inodes[side])
-            place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
-            listings.append(
-                (
-                    yield from list_directory(
-                        rank.backend, rank.open_source_directory(directory_place_on_side(place, side))
+    def __init__(self, rank: Rank, result: TaskResult) -> None:
+        super().__init__(rank, result)
+        self._found = DifferenceReporter(rank)
+        self._options = rank.program_options(CompareOptions)
+
+    def enter_directories_while_others_work(self) -> TaskSteps:
+        """Compare directories as long as other ranks have work, leave the rest to new tasks, then send the differences
+        to rank 0.
+        """
+        yield from super().enter_directories_while_others_work()
+        self._found.send(self._result)
+
+    def new_task(self, found: Siblings) -> CompareDirs:
+        others = pack_numbers([*found.other_inodes] or [0] * len(found.names))
+        return CompareDirs(*found.packed(), others, found.are_visited, found.are_simple)
+
+    def may_be_rows(self, found: Siblings) -> bool:
+        """Return True if the backend may compare items of a directory, with everything below them. That is so if Python
+        need not examine the items (no filter, extended attributes or report of equal items), and if no file system is
+        mounted in the directory or below.
+        """
+        rank, path = self._rank, found.parent.path
+        if self._options.compare & (ACL | XATTR | REPORTS_EQUAL) or rank.options.direct or rank.options.drop_cache:
+            return False
+        return found.names[0] != ROOT_PATH and may_enter_subtrees(rank, *((rank.sources[side], path) for side in SIDES))
+
+    def open_parent(self, parent: Place) -> Sequence[int]:
+        return [self._rank.open_source_directory(directory_place_on_side(parent, side)) for side in SIDES]
+
+    def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
+        """Compare items and everything below them, or only what is in them if they are directories that were compared.
+        Count what was compared, and report files whose contents differ.
+        """
+        rank, result, options, are_items = self._rank, self._result, self._options, not found.are_visited
+        devices = [rank.source_device(directory_place_on_side(found.parent, side)) or 0 for side in SIDES]
+        batch = CompareTreesBatch(
+            *walk_rows(rank, directories[0], devices[0], found, NAMES_PER_BATCH - 1),
+            directories[1],
+            column_of_zeros("Q", len(found.names)) if are_items else array("Q", found.other_inodes),
+            devices[1],
+            options.compare,
+            options.modify_window,
+            are_items,
+        )
+        compared = yield from rank.execute_batch(batch)
+        self._count_equal_items(compared.counts)
+        done = 0 if are_items else compared.verdicts.codes.count(OutcomeCode.DONE)
+        result.count(counts.DIRECTORIES, compared.counts.directories + done)
+        self._report_contents(found.parent.path, [found.names[row] for row in compared.differing_rows])
+        return compared
+
+    def _count_equal_items(self, sums: ItemCounts) -> None:
+        """Count the items that the backend has found equal, and the files of which only the contents differ. ``sums``
+        are their numbers. Directories are counted as found only, since those of the rows may have been found before.
+        """
+        result = self._result
+        result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items)
+        result.count(counts.FILES, sums.files)
+        result.count(counts.SYMLINKS, sums.links)
+        result.count(counts.SPECIAL, sums.other_items)
+        result.count(counts.FOUND_BYTES, sums.bytes)
+        result.count(counts.BYTES, sums.bytes)
+        self._rank.counters[counts.MOVED] += sums.bytes
+
+    def _report_contents(self, path: bytes, names: list[bytes]) -> None:
+        """Report the files ``names`` of the directory ``path``, which differ only in their contents."""
+        self._found.add_item_differences(path, names, [CONTENT] * len(names), FILE * len(names))
+
+    def process_remaining_items(
+        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], letters: bytes
+    ) -> TaskSteps:
+        """Report files that differ only in their contents, and compare the other items one by one."""
+        differing = [name for name, letter in zip(names, letters, strict=True) if letter == _CONTENTS]
+        self._report_contents(place.path, differing)
+        if len(differing) < len(names):
+            others = [name for name, letter in zip(names, letters, strict=True) if letter != _CONTENTS]
+            yield from self._compare_one_by_one(place, others)
+
+    def visit_directories(self, found: Siblings) -> TaskSteps:
+        return self._compare_one_by_one(found.parent, found.names)
+
+    def open_both_sides(self, place: Place, names: Sequence[bytes]) -> tuple[int, int] | None:
+        """Open the directory on both sides and return the descriptors. If that fails, count all ``names`` in it as
+        found and failed, and return None.
+        """
+        opened = open_on_both_sides(self._rank, self._result, place, names)
+        if opened is None:
+            self._result.count(counts.FOUND, len(names))
+        return opened
+
+    def compare_items(self, place: Place, packed: bytes) -> TaskSteps:
+        """Compare the names ``packed`` (at least one) of directory ``place``, with everything below them as far as the
+        backend enters it; the others one by one.
+        """
+        self._has_begun = True
+        found = Siblings(place, unpack_names(packed), are_visited=False)
+        if self.may_be_rows(found):
+            deferred, not_begun = yield from self.process_rows(found)
+            if not_begun:
+                task = CompareNamedItems(place, pack_names(found.names[row] for row in not_begun))
+                self._result.spawn_task(task, len(not_begun) * CALL_COST, expands=True)
+            found = found.selected(deferred)
+        if found.names:
+            yield from self._compare_one_by_one(place, found.names)
+
+    def _compare_one_by_one(self, place: Place, names: Sequence[bytes]) -> TaskSteps:
+        """Stat, filter and compare items of directory ``place`` one by one; report differences, and add sub-directories
+        to those to be entered.
+        """
+        opened = self.open_both_sides(place, names)
+        if opened is None:
+            return
+        looking = DirectoryItemsComparison(self._rank, self._result, place, opened, pack_names(names))
+        yield from looking.stat_names_on_both_sides()
+        yield from looking.compare_pairs()
+        looking.report_results(self._found)
+        below = looking.common_subdirectories()
+        if below:
+            names, inodes, other_inodes = zip(*below, strict=True)
+            self.add(Siblings(place, names, inodes, other_inodes))
+
+    def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
+        """Compare the contents of one directory on both sides. The name ``.`` means ``parent`` itself."""
+        rank, result, inodes = self._rank, self._result, (inode, other_inode)
+        path = parent.path if name == ROOT_PATH else os.path.join(parent.path, name)
+        place, side = parent._replace(path=path), 0
+        listings: list[DirectoryListing] = []
+        try:
+            for side in SIDES:
+                identity = _checked_identity(rank, side, directory_place_on_side(parent, side), path, inodes[side])
+                place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
+                listings.append(
+                    (
+                        yield from list_directory(
+                            rank.backend, rank.open_source_directory(directory_place_on_side(place, side))
+                        )
                     )
                 )
-            )
-    except Problem as problem:
-        report_uncompared_item(result, place, side, ROOT_PATH, problem)
-        return
-    opened = open_on_both_sides(rank, result, place, [ROOT_PATH])
-    if opened is None:
-        return
-    for side in SIDES:
-        if not listings[side].name_count and not status_of_open_item(opened[side], on_source=True).st_nlink:
-            removed = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
-            report_uncompared_item(result, place, side, ROOT_PATH, removed)
+        except Problem as problem:
+            report_uncompared_item(result, place, side, ROOT_PATH, problem)
             return
-    try:
-        if any(listing.may_have_more_batches for listing in listings):
-            yield from _spawn_tasks_for_names(rank, result, place, listings)
+        opened = open_on_both_sides(rank, result, place, [ROOT_PATH])
+        if opened is None:
+            return
+        for side in SIDES:
+            if not listings[side].name_count and not status_of_open_item(opened[side], on_source=True).st_nlink:
+                removed = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
+                report_uncompared_item(result, place, side, ROOT_PATH, removed)
+                return
+        try:
+            if any(listing.may_have_more_batches for listing in listings):
+                yield from _spawn_tasks_for_names(rank, result, place, listings)
+            else:
+                yield from self._compare_items_or_spawn_task(
+                    place, _union_of_names(*(listing.names for listing in listings))
+                )
+        except _ListingFailed as unlisted:
+            report_uncompared_item(result, place, unlisted.side, ROOT_PATH, unlisted.problem)
         else:
-            yield from _compare_items_or_spawn_task(
-                rank, result, found, place, opened, _union_of_names(*(listing.names for listing in listings))
-            )
-    except _ListingFailed as unlisted:
-        report_uncompared_item(result, place, unlisted.side, ROOT_PATH, unlisted.problem)
-    else:
-        result.count(counts.DIRECTORIES)
+            result.count(counts.DIRECTORIES)
+
+    def _compare_items_or_spawn_task(self, place: Place, packed: bytes) -> TaskSteps:
+        """Compare the names ``packed`` of the directory ``place`` in this task, if they are few or quickly compared;
+        otherwise spawn a task for them.
+        """
+        rank = self._rank
+        number, paces = packed.count(b"/") + bool(packed), rank.shared_instance(ItemDurations)
+        if number <= MAX_NAMES_IN_TASK or (
+            paces.is_too_quick_to_divide(CompareNamedItems.code, number) and not rank.throttle.is_on
+        ):
+            yield from rank.throttle.charge_limits_and_wait(operations=2 * number)
+            began = time.monotonic()
+            if packed:
+                yield from self.compare_items(place, packed)
+                paces.record_duration(CompareNamedItems.code, number, time.monotonic() - began)
+        else:
+            self._result.spawn_task(CompareNamedItems(place, packed), number * CALL_COST, expands=True)
 
 
 class _ListingFailed(Exception):
@@ -202,29 +328,6 @@ def _union_of_names(first: bytes, second: bytes) -> bytes:
     return pack_names(chain(names, (name for name in unpack_names(second) if name not in known_names)))
 
 
-def _compare_items_or_spawn_task(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
-) -> TaskSteps:
-    """Compare the names ``packed`` of the directory ``place`` in this task, if they are few or quickly compared;
-    otherwise spawn a task for them.
-
-    Args:
-        found: receives the differences.
-        opened: descriptors of the directory on both sides.
-    """
-    number, paces = packed.count(b"/") + bool(packed), rank.shared_instance(ItemDurations)
-    if number <= MAX_NAMES_IN_TASK or (
-        paces.is_too_quick_to_divide(CompareNamedItems.code, number) and not rank.throttle.is_on
-    ):
-        yield from rank.throttle.charge_limits_and_wait(operations=2 * number)
-        began = time.monotonic()
-        if packed:
-            yield from _compare_named_items(rank, result, found, place, opened, packed)
-            paces.record_duration(CompareNamedItems.code, number, time.monotonic() - began)
-    else:
-        result.spawn_task(CompareNamedItems(place, packed), number * CALL_COST, expands=True)
-
-
 def _spawn_tasks_for_names(
     rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]
 ) -> TaskSteps:
@@ -258,31 +361,6 @@ def _name_batches(packed: bytes) -> Iterator[bytes]:
     return (pack_names(names[start : start + NAMES_PER_BATCH]) for start in range(0, len(names), NAMES_PER_BATCH))
 
 
-class CompareNamedItems(DivisibleTask, code=121, doing="comparing", is_note=False):
-    """Task that compares the items ``names`` (joined by slashes) of ``place``. At least one side has each of them.
-
-    With ``skips_first_side``, names that the first side has are skipped, since other tasks compare them.
-    """
-
-    skips_first_side: bool = False
-
-    operations_per_item = 2
-    min_items_per_portion = 16
-
-    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        """Compare the items; with ``skips_first_side`` only those that the first side does not have."""
-        names = unpack_names(self.names)
-        opened = open_on_both_sides(rank, result, self.place, names)
-        if opened is None:
-            result.count(counts.FOUND, len(names))
-            return
-        packed = (yield from _missing_names(rank, opened[0], self.names)) if self.skips_first_side else self.names
-        if packed:
-            found = DifferenceReporter(rank)
-            yield from _compare_named_items(rank, result, found, self.place, opened, packed)
-            found.send(result)
-
-
 def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator[bytes]:
     """Return those of the names ``packed`` that do not exist in ``directory`` (stat(2) fails with ENOENT). Names with
     other errors are not returned.
@@ -296,55 +374,3 @@ def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator
         for row, code in enumerate(verdicts.codes)
         if code != OutcomeCode.DONE and verdicts.errnos[row] == errno.ENOENT
     )
-
-
-def _compare_named_items(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
-) -> TaskSteps:
-    """Compare the names ``packed`` (at least one) of directory ``place``, with everything below them as far as the
-    backend enters it; the others one by one.
-
-    Args:
-        found: receives the differences.
-        opened: descriptors of the directory on both sides.
-    """
-    if packed != ROOT_PATH and may_compare_subtrees(rank, place):
-        names = unpack_names(packed)
-        unusual, not_begun, remaining = yield from compare_subtrees(rank, result, found, place, names)
-        yield from _compare_remaining_items(rank, result, found, remaining)
-        if not_begun:
-            task = CompareNamedItems(place, pack_names(names[row] for row in not_begun))
-            result.spawn_task(task, len(not_begun) * CALL_COST, expands=True)
-        packed = pack_names(names[row] for row in unusual)
-    if packed:
-        yield from _compare_names_one_by_one(rank, result, found, place, opened, packed)
-
-
-def _compare_names_one_by_one(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
-) -> TicketGenerator[None]:
-    """Stat, filter and compare the names ``packed`` (at least one) of directory ``place``; report differences, and
-    spawn tasks for sub-directories.
-
-    Args:
-        found: receives the differences.
-        opened: descriptors of the directory on both sides.
-    """
-    looking = DirectoryItemsComparison(rank, result, place, opened, packed)
-    yield from looking.stat_names_on_both_sides()
-    yield from looking.compare_pairs()
-    looking.report_results(found)
-    _spawn_directory_comparisons(rank, result, place, looking.common_subdirectories())
-
-
-def _spawn_directory_comparisons(
-    rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int, int]]
-) -> None:
-    """Spawn tasks that compare the sub-directories ``below``, each given by its name and its inode number on each
-    side.
-    """
-    for share in directory_slices_per_task(rank, len(below)):
-        names, *inodes = zip(*below[share], strict=True)
-        task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))
-        result.spawn_task(task, len(names) * SCAN_COST, expands=True)
-    result.count(counts.UNSCANNED, len(below))

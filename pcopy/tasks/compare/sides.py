@@ -6,6 +6,8 @@ A ``Place`` has the identity of the directory on the first side in ``source_id``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import StatNamesBatch, StatNamesResult
 from pcopy.fsio.backend.interface import await_ticket
@@ -26,7 +28,7 @@ def directory_place_on_side(place: Place, side: int) -> Place:
     return Place(side, place.path, place.target_id if side else place.source_id, NO_DIRECTORY_IDENTITY, False, False)
 
 
-def open_on_both_sides(rank: Rank, result: TaskResult, place: Place, names: list[bytes]) -> tuple[int, int] | None:
+def open_on_both_sides(rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes]) -> tuple[int, int] | None:
     """Open the directory on both sides and return the descriptors. If that fails, report all ``names`` in it as failed
     and return None.
     """

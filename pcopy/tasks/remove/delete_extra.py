@@ -24,11 +24,11 @@ import errno
 import os
 import stat
 from array import array
-from collections.abc import Callable, Container, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Container, Mapping
+from functools import cache, partial
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS, ListNamesResult, StatNamesBatch
+from pcopy.fsio.backend.batches import ListNamesResult, StatNamesBatch
 from pcopy.fsio.backend.columns import (
     MODE_COLUMN,
     BatchOutcomeColumns,
@@ -48,8 +48,15 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import call_deadline, directory_slices_per_task, enters_several_per_call
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.tree_walk import (
+    Siblings,
+    may_enter_subtrees,
+    remaining_rows,
+    spawn_tasks_for_names,
+    spawn_tasks_for_siblings,
+    walk_rows,
+)
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task, spawn_finish_dir_task_once
 from pcopy.tasks.files.existing import item_status_or_none
 from pcopy.tasks.remove.ledger import NO_WAITER
@@ -61,14 +68,7 @@ from pcopy.tasks.remove.remove_tree import (
     is_on_root_mount,
 )
 from pcopy.tasks.remove.stop_deletion import DeletionState
-from pcopy.walk.listing import (
-    NAMES_PER_BATCH,
-    DirectoryListing,
-    NameBatchQueue,
-    list_directory,
-    queue_names_of_directory,
-    unpack_name_batch,
-)
+from pcopy.walk.listing import NAMES_PER_BATCH, list_directory
 
 EMPTY_SOURCE_TEXT = (
     "nothing was deleted: the source is empty; --delete-all deletes the contents of the target even then"
@@ -141,7 +141,8 @@ class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=Fa
                 raise Problem("readdir", 0, on_source=True, text=EMPTY_SOURCE_TEXT)
             has_extra = False
             if in_source.may_have_more_batches or in_target.may_have_more_batches:
-                yield from self._spawn_tasks_for_names(rank, result, in_target, sides.place)
+                make_task = partial(DeleteExtraNames, sides.place)
+                yield from spawn_tasks_for_names(rank, result, in_target, make_task, needs_all=True)
             else:
                 kinds = dict(
                     zip(unpack_names(in_source.names, in_source.name_count), in_source.listed.kinds, strict=True)
@@ -153,17 +154,6 @@ class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=Fa
             return
         if has_extra and not is_only_counting(rank):
             spawn_finish_dir_task(rank, result, sides.place, result.phase)
-
-    def _spawn_tasks_for_names(
-        self, rank: Rank, result: TaskResult, listing: DirectoryListing, place: Place
-    ) -> TaskSteps:
-        """Spawn tasks (``DeleteExtraNames``) for all names of a large target directory, which ``listing`` reads in
-        portions.
-        """
-        spool = NameBatchQueue(rank.open_spool)
-        yield from queue_names_of_directory(listing, spool)
-        tasks = (DeleteExtraNames(place, *each) for each in map(unpack_name_batch, spool))
-        result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
 class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=False):
@@ -390,9 +380,9 @@ def _spawn_deletions(
     sides: _OpenSourceAndTarget,
     listed: ListNamesResult,
     source_kinds: Mapping[bytes, int],
-) -> tuple[bool, list[tuple[bytes, int]]]:
+) -> tuple[bool, Siblings]:
     """Spawn tasks that delete the extra names of a target directory. Return True if any name is to be deleted, and the
-    sub-directories that both sides have: their names, and their inode numbers in the target.
+    sub-directories that both sides have, with their inode numbers in the target.
 
     A name is extra if the source lacks it, or if it is a directory and the source has an item of another type with that
     name.
@@ -407,8 +397,8 @@ def _spawn_deletions(
         extra, below = _extra_and_common_rows(rank, sides, names, listed.kinds, source_kinds)
     except Problem as problem:
         _report_uncompared_directory(rank, result, place, problem)
-        return False, []
-    common = [(names[row], listed.inodes[row]) for row in below]
+        return False, Siblings(place, ())
+    common = Siblings(place, names, listed.inodes).selected(below)
     if not extra:
         return False, common
     directory = place._replace(source_id=place.target_id, target_id=NO_DIRECTORY_IDENTITY)
@@ -424,43 +414,27 @@ def _may_compare_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may compare the names in and below the directories ``place`` of source and target.
     That is so if no filter selects directories, no link is followed, and no file system is mounted there or below.
     """
-    if (
-        not enters_several_per_call(rank)
-        or rank.copy_options.dereference
-        or rank.shared_instance(JobFilter).has_filters
-    ):
-        return False
-    below_target = rank.path_below_target(place.root, place.path)
-    return not (
-        rank.sources[place.root].expected_mounts.has_expected_mount_at_or_below(place.path)
-        or rank.targets[place.root].expected_mounts.has_expected_mount_at_or_below(below_target)
+    source, target = rank.sources[place.root], rank.targets[place.root]
+    return not rank.copy_options.dereference and may_enter_subtrees(
+        rank, (source, place.path), (target, rank.path_below_target(place.root, place.path))
     )
 
 
-def _compare_subdirectories(
-    rank: Rank, result: TaskResult, sides: _OpenSourceAndTarget, below: Sequence[tuple[bytes, int]]
-) -> TaskSteps:
+def _compare_subdirectories(rank: Rank, result: TaskResult, sides: _OpenSourceAndTarget, below: Siblings) -> TaskSteps:
     """Compare sub-directories that source and target have, with everything below them, by one call of the backend, and
     spawn tasks that delete what only the target has. Spawn tasks for the sub-directories that the backend has not
     entered.
 
     Args:
         sides: the directory that contains them.
-        below: their names, and their inode numbers in the target.
+        below: the sub-directories, with their inode numbers in the target.
     """
     place = sides.place
-    if below and _may_compare_subtrees(rank, place):
-        names, inodes = zip(*below, strict=True)
+    if below.names and _may_compare_subtrees(rank, place):
         batch = CompareTreesBatch(
-            sides.target,
-            pack_names(names),
-            array("Q", inodes),
-            rank.target_device(place),
-            NAMES_PER_BATCH - 1,
-            ALL_LEVELS,
-            call_deadline(rank),
+            *walk_rows(rank, sides.target, rank.target_device(place), below, NAMES_PER_BATCH - 1),
             sides.source,
-            column_of_zeros("Q", len(names)),
+            column_of_zeros("Q", len(below.names)),
             rank.source_device(place) or 0,
             0,
             are_items=True,
@@ -470,48 +444,36 @@ def _compare_subdirectories(
         compared = yield from rank.execute_batch(batch)
         for group in compared.remaining:
             _delete_remaining_items(rank, result, place, group)
-        codes = compared.verdicts.codes
-        _spawn_name_tasks(
-            rank,
-            result,
-            place,
-            [each for each, code in zip(below, codes, strict=True) if code == OutcomeCode.CANCELLED],
-        )
-        below = [each for each, code in zip(below, codes, strict=True) if code == OutcomeCode.SLOW_PATH]
-    _spawn_directory_tasks(result, place, below)
+        deferred, not_begun = remaining_rows(compared)
+        spawn_tasks_for_siblings(rank, result, below.selected(not_begun), _task_for_names)
+        below = below.selected(deferred)
+    _spawn_directory_tasks(result, below)
 
 
-def _spawn_directory_tasks(result: TaskResult, place: Place, below: Sequence[tuple[bytes, int]]) -> None:
-    """Spawn a task for each of the sub-directories ``below`` of ``place``, given by names and inode numbers in the
-    target.
-    """
-    for name, inode in below:
-        target_id = ItemIdentity(place.target_id.mount_code, inode)
-        path = os.path.join(place.path, name)
-        result.spawn_task(
-            DeleteExtraItems(Place(place.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)),
-            SCAN_COST,
-            expands=True,
-        )
+def _task_for_names(found: Siblings) -> DeleteExtraNames:
+    """Return a task that examines directories that source and target have."""
+    place, names, inodes = found.packed()
+    return DeleteExtraNames(place, names, bytes((_DIRECTORY,)) * len(found.names), inodes)
 
 
-def _spawn_name_tasks(rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int]]) -> None:
-    """Spawn tasks, each for several of the sub-directories ``below`` of ``place``, given by names and inode numbers in
-    the target.
-    """
-    for share in directory_slices_per_task(rank, len(below)):
-        names, inodes = zip(*below[share], strict=True)
-        task = DeleteExtraNames(place, pack_names(names), b"d" * len(names), pack_numbers([*inodes]))
-        result.spawn_task(task, len(names) * SCAN_COST, expands=True)
+def _spawn_directory_tasks(result: TaskResult, below: Siblings) -> None:
+    """Spawn a task for each of the sub-directories ``below``, given with their inode numbers in the target."""
+    for name, inode in zip(below.names, below.inodes, strict=True):
+        place = _target_subdirectory(below.parent, name, inode)
+        result.spawn_task(DeleteExtraItems(place), SCAN_COST, expands=True)
+
+
+def _target_subdirectory(parent: Place, path: bytes, inode: int) -> Place:
+    """Return the directory with this ``path`` relative to ``parent``, and this ``inode`` number in the target."""
+    target_id = ItemIdentity(parent.target_id.mount_code, inode)
+    return Place(parent.root, os.path.join(parent.path, path), NO_DIRECTORY_IDENTITY, target_id, False, False)
 
 
 def _delete_remaining_items(rank: Rank, result: TaskResult, parent: Place, group: RemainingItems) -> None:
     """Spawn tasks that delete those items of a directory that only the target has, as the backend has found, and tasks
     for the sub-directories that it has not entered. ``parent`` contains the rows of the batch.
     """
-    target_id = ItemIdentity(parent.target_id.mount_code, group.directory_inode)
-    path = os.path.join(parent.path, group.directory)
-    place = Place(parent.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)
+    place = _target_subdirectory(parent, group.directory, group.directory_inode)
     try:
         sides = _open_source_and_target(rank, result, place)
     except Problem as problem:
@@ -519,22 +481,16 @@ def _delete_remaining_items(rank: Rank, result: TaskResult, parent: Place, group
         return
     if sides is None:
         return
-    rows = range(len(group.names))
-    not_entered = [row for row in rows if group.kinds[row] == _DIRECTORY]
-    _spawn_name_tasks(rank, result, sides.place, [(group.names[row], group.inodes[row]) for row in not_entered])
-    examined = [row for row in rows if group.kinds[row] != _DIRECTORY]
-    names = [group.names[row] for row in examined]
-    kinds = bytes(group.kinds[row] for row in examined)
+    found = Siblings(sides.place, group.names, group.inodes, kinds=group.kinds)
+    not_entered = found.selected([row for row, kind in enumerate(group.kinds) if kind == _DIRECTORY])
+    spawn_tasks_for_siblings(rank, result, not_entered, _task_for_names)
+    examined = found.selected([row for row, kind in enumerate(group.kinds) if kind != _DIRECTORY])
+    names, kinds = examined.names, examined.kinds
     source_kinds = {name: _UNKNOWN for name, kind in zip(names, kinds, strict=True) if kind == _UNKNOWN}
-    listed = ListNamesResult(
-        BatchOutcomeColumns(1),
-        pack_names(names),
-        len(names),
-        kinds.replace(b"?", b"d").lower(),
-        array("Q", [group.inodes[row] for row in examined]),
-    )
+    types, inodes = kinds.replace(b"?", b"d").lower(), array("Q", examined.inodes)
+    listed = ListNamesResult(BatchOutcomeColumns(1), pack_names(names), len(names), types, inodes)
     has_extra, below = _spawn_deletions(rank, result, sides, listed, source_kinds)
-    _spawn_directory_tasks(result, sides.place, below)
+    _spawn_directory_tasks(result, below)
     if has_extra and not is_only_counting(rank):
         spawn_finish_dir_task(rank, result, sides.place, result.phase)
 

@@ -20,7 +20,9 @@ import errno
 import os
 import stat
 from array import array
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
@@ -33,7 +35,6 @@ from pcopy.fsio.backend.columns import (
     unpack_names,
 )
 from pcopy.fsio.backend.walk_batches import RemainingItems, SubtreeFrontier
-from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of_open_item
@@ -42,8 +43,16 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import directory_slices_per_task
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.tree_walk import (
+    DIRECTORY_LETTER,
+    Siblings,
+    directory_below,
+    remaining_rows,
+    shares_per_task,
+    spawn_tasks_for_names,
+    spawn_tasks_for_siblings,
+)
+from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.directories.access import regrant_owner_access
 from pcopy.tasks.remove.ledger import RemovalLedger, Waiter
 from pcopy.tasks.remove.protected import listing_without_protected_names
@@ -51,23 +60,13 @@ from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.stop_deletion import DeletionState
 from pcopy.tasks.remove.subtrees import DirectoryToEmpty, may_remove_subtrees, remove_subtrees
 from pcopy.tasks.remove.visitor import RemoveVisitor, removal_problem, remove_items_in_batch
-from pcopy.walk.listing import (
-    NAMES_PER_BATCH,
-    DirectoryListing,
-    NameBatchQueue,
-    list_directory,
-    queue_names_of_directory,
-    unpack_name_batch,
-)
+from pcopy.walk.listing import NAMES_PER_BATCH, list_directory
 from pcopy.walk.visitor import stat_and_visit_names
 
 MOUNTED_HERE_TEXT = "a file system is mounted here: not removed"
 """Message for a directory on which another file system is mounted, or which is not on the mount on which its tree
 begins.
 """
-
-
-_DIRECTORY_LETTER = ord("d")
 
 
 class _RemovalTask(DirectoryTask):
@@ -153,7 +152,11 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
                 directory = _open_checked_directory(rank, self.place)
                 listing = yield from list_directory(rank.backend, directory.descriptor, detailed=True)
                 if listing.may_have_more_batches:
-                    yield from _spawn_tasks_for_names(rank, result, listing, self)
+                    ledger = rank.shared_instance(RemovalLedger)
+                    (waiter,) = ledger.new_waiters(1)
+                    make_task = partial(RemoveNamedItems, self.place, waiter)
+                    _, parts = yield from spawn_tasks_for_names(rank, result, listing, make_task, needs_all=True)
+                    ledger.open_entry(waiter, self, parts, result)
                     return
                 yield from rank.throttle.charge_limits_and_wait(operations=2 * listing.name_count)
             except Problem as problem:
@@ -302,13 +305,7 @@ class EnteredDirectory:
 
 def place_in_frontier(around: Place, frontier: SubtreeFrontier, number: int) -> Place:
     """Return the directory ``number`` of a frontier. ``around`` is the directory in which the walk began."""
-    return subdirectory_of(around, frontier.paths[number], frontier.inodes[number])
-
-
-def subdirectory_of(around: Place, path: bytes, inode: int) -> Place:
-    """Return the directory with this ``path`` relative to ``around``, and this ``inode`` number."""
-    identity = ItemIdentity(around.source_id.mount_code, inode)
-    return Place(around.root, os.path.join(around.path, path), identity, NO_DIRECTORY_IDENTITY, False, False)
+    return directory_below(around, frontier.paths[number], frontier.inodes[number])
 
 
 def open_for_removal(rank: Rank, place: Place) -> int:
@@ -411,55 +408,62 @@ def _remove_listed_items(
     if rank.copy_options.delete:
         deletable = listing_without_protected_names(rank, result, part.place, listed)
         visitor.has_remaining, listed = deletable is not listed, deletable
-    packed, subtrees = listed.names, _Subtrees()
+    packed, remaining = listed.names, _RemainingDirectories(rank, result, part.place)
     each_alone = (
         is_only_counting(rank)
         or result.item_recorder.is_recording
         or rank.copy_options.backup
         or visitor.selected.has_filters
     )
+    may_walk = not each_alone and may_remove_subtrees(rank)
     if listed.kinds and not each_alone:
         packed = yield from visitor.remove_listed_files(listed)
-        if may_remove_subtrees(rank):
-            packed = yield from subtrees.remove_listed(rank, result, directory, listed, packed)
+        if may_walk:
+            packed = yield from remaining.remove_subtrees(directory, listed, packed)
     yield from stat_and_visit_names(rank.backend, directory.descriptor, packed, visitor, follow=False)
-    may_walk = not each_alone and may_remove_subtrees(rank)
-    remaining = _RemainingDirectories(rank, result, part.place)
     RemovalCounts(rank, result).count_unread_directories(len(visitor.subdirectories))
     for place in visitor.subdirectories:
-        name = os.path.basename(place.path)
-        if may_walk and name not in subtrees.deferred:
-            subtrees.add(name, place.source_id.inode)
+        if may_walk and os.path.basename(place.path) not in remaining.deferred:
+            remaining.add(os.path.basename(place.path), place.source_id.inode)
         else:
-            remaining.add_alone(place, keeps_directory=place in visitor.kept_directories)
-    remaining.add_subtrees(subtrees)
-    if remaining.parts:
-        remaining.spawn_tasks(part, has_remaining=visitor.has_remaining)
-    elif visitor.has_remaining:
+            remaining.alone.append((place, place in visitor.kept_directories))
+    if remaining.is_empty and visitor.has_remaining:
         part.finish_after_contents(rank, result, has_remaining=True)
-    return not (remaining.parts or visitor.has_remaining)
+    elif not remaining.is_empty:
+        remaining.spawn_tasks(part, has_remaining=visitor.has_remaining)
+    return remaining.is_empty and not visitor.has_remaining
 
 
-class _Subtrees:
-    """The sub-directories of one directory that the backend removes with everything in them and below."""
+class _RemainingDirectories:
+    """The sub-directories of one directory, ``place``, that remain to be removed by other tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, place: Place) -> None:
+        self._rank = rank
+        self._result = result
+        self._place = place
         self.deferred: set[bytes] = set()
         """Names of those that the backend does not handle."""
-        self.names: list[bytes] = []
-        """Names of those that other tasks remove."""
-        self.inodes: list[int] = []
+        self.alone: list[tuple[Place, bool]] = []
+        """Those that get a task of their own (``RemoveDir``), each with the value of ``keeps_directory``."""
+        self._names: list[bytes] = []
+        """Those that the backend may remove with everything in them and below."""
+        self._inodes: list[int] = []
         """Their inode numbers."""
-        self.frontiers: Sequence[SubtreeFrontier] = ()
-        """What remains in and below those that were entered."""
+        self._frontiers: Sequence[SubtreeFrontier] = ()
+        """What remains in and below those that the backend has entered."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no directory remains."""
+        return not (self.alone or self._names or self._frontiers)
 
     def add(self, name: bytes, inode: int) -> None:
-        """Add a directory that another task removes."""
-        self.names.append(name)
-        self.inodes.append(inode)
+        """Add a directory that the backend may remove with everything in it and below."""
+        self._names.append(name)
+        self._inodes.append(inode)
 
-    def remove_listed(
-        self, rank: Rank, result: TaskResult, directory: DirectoryToEmpty, listed: ListNamesResult, packed: bytes
+    def remove_subtrees(
+        self, directory: DirectoryToEmpty, listed: ListNamesResult, packed: bytes
     ) -> TicketGenerator[bytes]:
         """Remove the directories among the names ``packed`` (joined by slashes), with everything in them and below, by
         one call of the backend. Return the names that are left, packed: no directories, and those directories that the
@@ -467,70 +471,40 @@ class _Subtrees:
 
         ``listed`` are all names of the directory, with their types and inode numbers.
         """
-        each = unpack_names(listed.names)
-        rows = [row for row, kind in enumerate(listed.kinds) if kind == _DIRECTORY_LETTER]
+        rows = [row for row, kind in enumerate(listed.kinds) if kind == DIRECTORY_LETTER]
         if not rows:
             return packed
-        names, inodes = [each[row] for row in rows], [listed.inodes[row] for row in rows]
-        outcome = yield from remove_subtrees(rank, result, directory, names, inodes)
-        self.frontiers, self.deferred = outcome.frontiers, {names[row] for row in outcome.deferred}
-        for row in outcome.not_begun:
-            self.add(names[row], inodes[row])
-        directories = {*names}
-        return pack_names(name for name in unpack_names(packed) if name not in directories or name in self.deferred)
-
-
-class _RemainingDirectories:
-    """The sub-directories of one directory that remain to be removed by other tasks."""
-
-    def __init__(self, rank: Rank, result: TaskResult, place: Place) -> None:
-        """``place`` is the directory that contains them."""
-        self._rank = rank
-        self._result = result
-        self._place = place
-        self._alone: list[tuple[Place, bool]] = []
-        self._subtrees = _Subtrees()
-        self._slices: list[slice] = []
-
-    @property
-    def parts(self) -> int:
-        """Number of tasks, and of directories that were entered, for which the directory that contains them waits."""
-        return len(self._alone) + len(self._slices) + len(self._subtrees.frontiers)
-
-    def add_alone(self, place: Place, *, keeps_directory: bool) -> None:
-        """Add a directory that gets a task of its own (``RemoveDir``, with this ``keeps_directory``)."""
-        self._alone.append((place, keeps_directory))
-
-    def add_subtrees(self, subtrees: _Subtrees) -> None:
-        """Add directories that the backend may remove, and those that it has entered."""
-        self._subtrees = subtrees
-        self._slices = [*directory_slices_per_task(self._rank, len(subtrees.names))]
+        found = Siblings(self._place, unpack_names(listed.names), listed.inodes).selected(rows)
+        removed = yield from remove_subtrees(self._rank, self._result, directory, found)
+        deferred, not_begun = remaining_rows(removed)
+        self._frontiers, self.deferred = [*removed.frontiers.values()], {found.names[row] for row in deferred}
+        for row in not_begun:
+            self.add(found.names[row], found.inodes[row])
+        directories = {*found.names} - self.deferred
+        return pack_names(name for name in unpack_names(packed) if name not in directories)
 
     def spawn_tasks(self, part: _RemovalTask, *, has_remaining: bool) -> None:
         """Spawn the tasks. The task ``part``, which has found the directories, is finished after them; it has left an
         item if ``has_remaining`` is True.
         """
-        rank, result, subtrees = self._rank, self._result, self._subtrees
-        waiter = part.waiter
-        if self.parts > 1 or has_remaining or isinstance(part, RemoveDir):
-            waiter = rank.shared_instance(RemovalLedger).await_tasks(
-                part, self.parts, result, has_remaining=has_remaining
-            )
-        for place, keeps_directory in self._alone:
+        rank, result, waiter = self._rank, self._result, part.waiter
+        shares = shares_per_task(rank, Siblings(self._place, self._names, self._inodes))
+        number = len(self.alone) + len(shares) + len(self._frontiers)
+        if number > 1 or has_remaining or isinstance(part, RemoveDir):
+            waiter = rank.shared_instance(RemovalLedger).await_tasks(part, number, result, has_remaining=has_remaining)
+        for place, keeps_directory in self.alone:
             task = RemoveDir(place, waiter, self._place, keeps_directory=keeps_directory)
             result.spawn_task(task, SCAN_COST, expands=True)
-        for rows in self._slices:
-            _spawn_directories_task(result, self._place, waiter, subtrees.names[rows], subtrees.inodes[rows])
-        for frontier in subtrees.frontiers:
+        for share in shares:
+            result.spawn_task(_task_for_siblings(waiter, share), len(share.names) * SCAN_COST, expands=True)
+        for frontier in self._frontiers:
             _spawn_tasks_for_frontier(rank, result, self._place, frontier, waiter)
 
 
-def _spawn_directories_task(
-    result: TaskResult, place: Place, waiter: Waiter, names: Sequence[bytes], inodes: Sequence[int]
-) -> None:
-    """Spawn a task that removes sub-directories of ``place``."""
-    task = RemoveDirs(place, waiter, pack_names(names), pack_numbers([*inodes]))
-    result.spawn_task(task, len(names) * SCAN_COST, expands=True)
+def _task_for_siblings(waiter: Waiter, found: Siblings) -> RemoveDirs:
+    """Return a task that removes sub-directories of one directory."""
+    place, names, inodes = found.packed()
+    return RemoveDirs(place, waiter, names, inodes)
 
 
 def _spawn_tasks_for_frontier(
@@ -544,62 +518,34 @@ def _spawn_tasks_for_frontier(
         frontier: what it has left.
         waiter: identifies the rank that waits for the top directory of the frontier.
     """
-    ledger, removal = rank.shared_instance(RemovalLedger), RemovalCounts(rank, result)
-    waiters = ledger.new_waiters(len(frontier.paths))
-    parts = [0] * len(waiters)
-    for parent in frontier.parents[1:]:
-        parts[parent] += 1
+    ledger = rank.shared_instance(RemovalLedger)
+    waiters, parts = ledger.new_waiters(len(frontier.paths)), Counter(frontier.parents[1:])
     numbers = {path: number for number, path in enumerate(frontier.paths)}
-    tasks: list[tuple[_RemovalTask, int]] = []
     for items in frontier.remaining:
         number = numbers[items.directory]
         place = place_in_frontier(around, frontier, number)
-        found = _tasks_for_remaining_items(rank, place, waiters[number], items)
-        directories = items.kinds.count(_DIRECTORY_LETTER)
-        removal.count_found_items(directories)
-        removal.count_unread_directories(directories)
-        parts[number] += len(found)
-        tasks += found
-    for number, awaited in enumerate(parts):
+        parts[number] += _spawn_tasks_for_items(rank, result, place, waiters[number], items)
+    for number, opened in enumerate(waiters):
         entered = EnteredDirectory(around, frontier, number, waiters, waiter)
-        if awaited:
-            ledger.open_entry(waiters[number], entered, awaited, result)
+        if parts[number]:
+            ledger.open_entry(opened, entered, parts[number], result)
         else:  # it could not be removed: the task reports why
-            removal.count_unread_directories(1)
-            tasks.append((entered.removal_task(is_empty=False), SCAN_COST))
-    for task, cost in tasks:
-        result.spawn_task(task, cost, expands=True)
+            RemovalCounts(rank, result).count_unread_directories(1)
+            result.spawn_task(entered.removal_task(is_empty=False), SCAN_COST, expands=True)
 
 
-def _tasks_for_remaining_items(
-    rank: Rank, place: Place, waiter: Waiter, items: RemainingItems
-) -> list[tuple[_RemovalTask, int]]:
-    """Return tasks, each with its cost, that remove the ``items`` of the directory ``place``, which a walk has left."""
-    rows = [row for row, kind in enumerate(items.kinds) if kind == _DIRECTORY_LETTER]
-    names, inodes = [items.names[row] for row in rows], [items.inodes[row] for row in rows]
-    tasks: list[tuple[_RemovalTask, int]] = [
-        (
-            RemoveDirs(place, waiter, pack_names(names[share]), pack_numbers(inodes[share])),
-            len(names[share]) * SCAN_COST,
-        )
-        for share in directory_slices_per_task(rank, len(names))
-    ]
-    others = [row for row, kind in enumerate(items.kinds) if kind != _DIRECTORY_LETTER]
-    for start in range(0, len(others), NAMES_PER_BATCH):
-        share = others[start : start + NAMES_PER_BATCH]
-        numbers = pack_numbers([items.inodes[row] for row in share])
-        kinds = bytes([items.kinds[row] for row in share])
-        task = RemoveNamedItems(place, waiter, pack_names(items.names[row] for row in share), kinds, numbers)
-        tasks.append((task, len(share) * CALL_COST))
-    return tasks
-
-
-def _spawn_tasks_for_names(rank: Rank, result: TaskResult, listing: DirectoryListing, part: RemoveDir) -> TaskSteps:
-    """Spawn tasks for all names of a large directory; the task ``part`` is finished after these tasks. Raise
-    ``Problem`` if the directory cannot be read to its end.
-    """
-    spool = NameBatchQueue(rank.open_spool)
-    yield from queue_names_of_directory(listing, spool)
-    awaited = rank.shared_instance(RemovalLedger).await_tasks(part, spool.batches_added, result)
-    tasks = (RemoveNamedItems(part.place, awaited, *each) for each in map(unpack_name_batch, spool))
-    result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+def _spawn_tasks_for_items(rank: Rank, result: TaskResult, place: Place, waiter: Waiter, items: RemainingItems) -> int:
+    """Spawn tasks that remove the ``items`` of the directory ``place``, which a walk has left. Return their number."""
+    found, removal = Siblings(place, items.names, items.inodes, kinds=items.kinds), RemovalCounts(rank, result)
+    directories = found.selected([row for row, kind in enumerate(items.kinds) if kind == DIRECTORY_LETTER])
+    removal.count_found_items(len(directories.names))
+    removal.count_unread_directories(len(directories.names))
+    number = spawn_tasks_for_siblings(rank, result, directories, partial(_task_for_siblings, waiter))
+    others = found.selected([row for row, kind in enumerate(items.kinds) if kind != DIRECTORY_LETTER])
+    for start in range(0, len(others.names), NAMES_PER_BATCH):
+        share = others.part(start, start + NAMES_PER_BATCH)
+        _, names, inodes = share.packed()
+        task = RemoveNamedItems(place, waiter, names, share.kinds, inodes)
+        result.spawn_task(task, len(share.names) * CALL_COST, expands=True)
+        number += 1
+    return number

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS
-from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.walk_batches import RemoveTreesBatch, SubtreeFrontier, WalkResult
+from pcopy.fsio.backend.columns import OutcomeCode
+from pcopy.fsio.backend.walk_batches import RemoveTreesBatch, WalkResult
 from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, may_be_on_file_system_type
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import call_deadline
+from pcopy.tasks.base.tree_walk import Siblings, may_enter_subtrees, walk_rows
 from pcopy.tasks.remove.removal_counts import RemovalCounts
-
-MAX_NAMES_IN_SUBTREE = 1000
-"""Largest number of names of a directory that is removed together with others in one call. The names of a larger one
-are divided among tasks.
-"""
 
 
 class DirectoryToEmpty(NamedTuple):
@@ -33,61 +25,29 @@ class DirectoryToEmpty(NamedTuple):
     mount: int
 
 
-class SubtreesOutcome(NamedTuple):
-    """What remains of directories that one call of the backend was to remove.
-
-    Fields:
-        deferred: rows (indices) of those that the backend does not handle; nothing was removed in them.
-        not_begun: rows of those for which the time was over.
-        frontiers: for each of the others that was not removed, what remains in it and below.
-    """
-
-    deferred: Sequence[int]
-    not_begun: Sequence[int]
-    frontiers: Sequence[SubtreeFrontier]
-
-
 def may_remove_subtrees(rank: Rank) -> bool:
-    """Return True if one call of the backend may remove subtrees.
-
-    Return False if the backend has threads, because these can remove the items of one directory in parallel. Return
-    False also with a limit (--oplimit), because then each item is counted against the limit, and in copy jobs.
+    """Return True if one call of the backend may remove subtrees: not in copy jobs, and see ``may_enter_subtrees``. (A
+    mount is recognised when a directory is opened.)
     """
-    backend = rank.backend
-    return (
-        backend.has_directory_batches
-        and backend.runs_in_poll
-        and not rank.throttle.is_on
-        and not rank.copy_options.delete
-    )
+    return not rank.copy_options.delete and may_enter_subtrees(rank)
 
 
 def remove_subtrees(
-    rank: Rank, result: TaskResult, directory: DirectoryToEmpty, names: Sequence[bytes], inodes: Sequence[int]
-) -> TicketGenerator[SubtreesOutcome]:
+    rank: Rank, result: TaskResult, directory: DirectoryToEmpty, found: Siblings
+) -> TicketGenerator[WalkResult]:
     """Remove directories with everything in them and below by one call of the backend, and count what was removed.
 
     Args:
         directory: the directory that contains them.
-        names, inodes: the directories, as they are listed. They are counted as found, except those that are deferred.
+        found: the directories, as they are listed. They are counted as found, except those that are deferred.
     """
     batch = RemoveTreesBatch(
-        directory.descriptor,
-        pack_names(names),
-        array("Q", inodes),
-        directory.device,
-        MAX_NAMES_IN_SUBTREE,
-        ALL_LEVELS,
-        call_deadline(rank),
+        *walk_rows(rank, directory.descriptor, directory.device, found),
         directory.mount,
         _removes_by_type(rank, directory.descriptor),
     )
     count = partial(_count_removed, RemovalCounts(rank, result))
-    removed = yield from rank.execute_batch_counting_changes(batch, count)
-    codes = removed.verdicts.codes
-    deferred = [row for row, code in enumerate(codes) if code == OutcomeCode.SLOW_PATH]
-    not_begun = [row for row, code in enumerate(codes) if code == OutcomeCode.CANCELLED]
-    return SubtreesOutcome(deferred, not_begun, [*removed.frontiers.values()])
+    return rank.execute_batch_counting_changes(batch, count)
 
 
 def _removes_by_type(rank: Rank, directory: int) -> bool:

@@ -15,48 +15,39 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
-from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult, ListPathsBatch, WalkResult
+from pcopy.fsio.backend.columns import ItemStatusColumns, unpack_names
+from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult, ListPathsBatch, ListPathsResult, WalkResult
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import DirectoriesToEnter, call_deadline
+from pcopy.tasks.base.tree_walk import (
+    MAX_NAMES_IN_SUBTREE,
+    Siblings,
+    TreeWalk,
+    directory_below,
+    problem_of_replaced_directory,
+    spawn_tasks_for_names,
+    walk_rows,
+)
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, FoundItemReporter, depth_of_contents, type_letter
-from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
-from pcopy.walk.listing import (
-    NAMES_PER_BATCH,
-    NameBatchQueue,
-    list_directory,
-    queue_names_of_directory,
-    unpack_name_batch,
-)
+from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT
+from pcopy.walk.listing import NAMES_PER_BATCH, list_directory
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, DirectoryItems
-
-MAX_BATCH_PATHS = 1000
-"""Maximum number of entries of a directory that is listed in one call together with others, if only paths or sums are
-reported. A larger directory is listed by itself.
-"""
 
 MAX_NAMES_PER_THREAD = 32
 """Maximum number of entries of a directory whose statuses are read by one thread, one after the other, if the backend
 has threads. The statuses of a larger directory are read by several threads.
-"""
-
-BatchRows = tuple[int, bytes, "array[int]", int]
-"""Type: the rows of a batch that walks subtrees: descriptor of their parent, names joined by slashes, inode numbers,
-and st_dev.
 """
 
 
@@ -79,7 +70,7 @@ class WalkCommandLinePath(TaskKind, code=100, doing="walking", is_note=False):
             False,
             False,
         )  # fmt: skip
-        output = finder.new_output_buffer
+        walk = _DirectoryWalk(rank, result)
         result.count(counts.FOUND)
         try:
             status = os.lstat(root.source_shown)
@@ -94,30 +85,30 @@ class WalkCommandLinePath(TaskKind, code=100, doing="walking", is_note=False):
             bytes((type_letter(status.st_mode),)),
             ItemStatusColumns.from_statuses([status], finder.mask),
         )
-        number = finder.report_command_line_path(result, items, output)
+        number = finder.report_command_line_path(result, items, walk.output)
         result.count(counts.SKIPPED, 1 - number)
         if number and root.item and finder.summing is not None:
             yield from finder.summing.add_layout_of_root(result, place, root.item, items)
-        walk = _DirectoryWalk(rank, result, output)
         if is_directory and finder.enters_directories_at_depth(0) and not items.pruned:
-            result.count(counts.UNSCANNED)
             yield from walk.list_directory(place)
         yield from walk.enter_directories_while_others_work()
 
 
 class WalkDirectories(DivisibleTask, code=101, doing="walking", is_note=False):
     """Task that walks the directories ``names`` (joined by slashes) of ``place`` with everything below them. ``inodes``
-    are their inode numbers (8 bytes each).
+    are their inode numbers (8 bytes each). ``are_simple`` is false if the backend could not list them.
     """
 
     inodes: bytes
+    are_simple: bool = True
 
     columns = ("inodes",)
     min_items_per_portion = 2
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        walk = _DirectoryWalk(rank, result, rank.shared_instance(FoundItemReporter).new_output_buffer)
-        walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
+        walk = _DirectoryWalk(rank, result)
+        inodes = unpack_numbers(self.inodes)
+        walk.put_back(Siblings(self.place, unpack_names(self.names), inodes, are_simple=self.are_simple))
         yield from walk.enter_directories_while_others_work()
 
 
@@ -136,7 +127,7 @@ class WalkNamesOfLargeDirectory(DivisibleTask, code=102, doing="walking", is_not
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Test and report the names, and enter the directories among them."""
-        walk = _DirectoryWalk(rank, result, rank.shared_instance(FoundItemReporter).new_output_buffer)
+        walk = _DirectoryWalk(rank, result)
         try:
             directory = rank.open_source_directory(self.place)
         except Problem as problem:
@@ -151,101 +142,72 @@ class WalkNamesOfLargeDirectory(DivisibleTask, code=102, doing="walking", is_not
         yield from walk.enter_directories_while_others_work()
 
 
-class _DirectoryWalk(DirectoriesToEnter):
-    """The part of a walk that one task does: it enters the directories that it was given and those found in them, as
-    long as other ranks have work; the rest becomes new tasks.
-    """
+class _DirectoryWalk(TreeWalk):
+    """The visitor of pwalk: lists directories, and reports the items in them that are selected."""
 
-    def __init__(self, rank: Rank, result: TaskResult, output_options: OutputBuffer) -> None:
+    visits_on_entry = False
+
+    def __init__(self, rank: Rank, result: TaskResult) -> None:
         super().__init__(rank, result)
-        self._output = output_options
         self._finder = rank.shared_instance(FoundItemReporter)
+        self.output = self._finder.new_output_buffer
 
     def enter_directories_while_others_work(self) -> TaskSteps:
         """Enter directories as long as other ranks have work, leave the rest to new tasks, then pass the output to rank
         0.
         """
         yield from super().enter_directories_while_others_work()
-        self._output.flush_to_rank_0(self._rank, self._result)
+        self.output.flush_to_rank_0(self._rank, self._result)
 
-    def _should_enter_more_directories(self) -> bool:
-        """Return True if this task should enter another directory itself, and not leave it to a new task."""
-        return self._output.size < MAX_TASK_OUTPUT and super()._should_enter_more_directories()
+    def should_enter_more_directories(self) -> bool:
+        return self.output.size < MAX_TASK_OUTPUT and super().should_enter_more_directories()
 
-    def _can_enter_several_directories(self, parent: Place) -> bool:
-        """Return True if the backend may list several sub-directories of ``parent`` in one call."""
-        rank, finder = self._rank, self._finder
+    def may_be_rows(self, found: Siblings) -> bool:
+        """Return True if the backend may list the directories ``found`` in one call."""
+        rank, finder, parent = self._rank, self._finder, found.parent
         if not rank.backend.has_directory_batches or rank.throttle.is_on or finder.opens_directories:
             return False
-        return not rank.sources[parent.root].expected_mounts.has_any_expected_mount
-
-    def _enters_subtrees(self, parent: Place) -> bool:
+        if rank.sources[parent.root].expected_mounts.has_expected_mount_at_or_below(parent.path):
+            return False
         depth = depth_of_contents(parent)
-        return self._finder.are_all_paths_reported(depth + 1) or self._finder.levels_listed_at_once(depth) > 0
-
-    def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
-        """List several sub-directories of ``parent``, and those below them, in one call of the backend. Those that the
-        backend cannot list are then entered one by one.
-        """
-        try:
-            directory, device = self._rank.open_source_directory(parent), self._rank.source_device(parent) or 0
-        except Problem:  # ``_enter_directory`` reports the error for each directory
-            for name, inode in zip(names, inodes, strict=True):
-                yield from self._enter_directory(parent, name, inode)
-            return
-        rows = directory, pack_names(names), array("Q", inodes), device
-        if self._finder.are_all_paths_reported(depth_of_contents(parent) + 1):
-            codes = yield from self._list_and_report_all_paths(parent, rows)
-        else:
-            codes = yield from self._list_and_test_items(parent, names, rows)
-        for row, code in enumerate(codes):
-            if code == OutcomeCode.DONE:
-                self._result.count(counts.UNSCANNED, -1)
-            else:
-                yield from self._enter_directory(parent, names[row], inodes[row])
-
-    def _list_and_report_all_paths(self, parent: Place, rows: BatchRows) -> TicketGenerator[bytearray]:
-        """List sub-directories of ``parent`` and those below them, and report all paths in them. This is used if every
-        item is reported, and nothing of it but its path. Return the codes of the rows.
-        """
-        finder = self._finder
-        batch = ListPathsBatch(
-            *rows,
-            MAX_BATCH_PATHS,
-            finder.levels_below(depth_of_contents(parent)),
-            call_deadline(self._rank),
-            finder.path_prefix(parent),
+        return (
+            len(found.names) > 1 or finder.are_all_paths_reported(depth + 1) or finder.levels_listed_at_once(depth) > 0
         )
-        written = yield from self._rank.execute_batch(batch)
-        finder.report_paths_written_by_backend(self._result, written.packed_paths, written.counts, self._output)
-        self._add_remaining_directories(parent, written)
-        return written.verdicts.codes
 
-    def _list_and_test_items(
-        self, parent: Place, names: Sequence[bytes], rows: BatchRows
-    ) -> TicketGenerator[bytearray]:
-        """List the sub-directories ``names`` of ``parent`` and those below them, test the items in them, and report
-        those that are selected. Return the codes of the rows.
+    def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
+        """List the directories ``found``, and those below them, and report the items in them that are selected."""
+        if self._finder.are_all_paths_reported(depth_of_contents(found.parent) + 1):
+            return self._list_and_report_all_paths(found, directories[0])
+        return self._list_and_test_items(found, directories[0])
+
+    def _list_and_report_all_paths(self, found: Siblings, directory: int) -> TicketGenerator[ListPathsResult]:
+        """List directories and those below them, and report all paths in them. This is used if every item is reported,
+        and nothing of it but its path. ``directory`` is the descriptor of their parent.
         """
-        finder, depth = self._finder, depth_of_contents(parent)
-        levels = finder.levels_listed_at_once(depth)
+        finder, rank, parent = self._finder, self._rank, found.parent
+        levels = finder.levels_below(depth_of_contents(parent))
+        rows = walk_rows(rank, directory, rank.source_device(parent), found, depth=levels)
+        written = yield from rank.execute_batch(ListPathsBatch(*rows, finder.path_prefix(parent)))
+        finder.report_paths_written_by_backend(self._result, written.packed_paths, written.counts, self.output)
+        return written
+
+    def _list_and_test_items(self, found: Siblings, directory: int) -> TicketGenerator[ListItemsResult]:
+        """List directories and those below them, test the items in them, and report those that are selected.
+        ``directory`` is the descriptor of their parent.
+        """
+        finder, rank, parent = self._finder, self._rank, found.parent
+        levels = finder.levels_listed_at_once(depth_of_contents(parent))
         wanted = finder.batch_listing_request(parent)
-        batch = ListItemsBatch(
-            *rows,
-            self._max_names_per_directory(wanted[0], sums_up=wanted[2] is not None),
-            levels,
-            call_deadline(self._rank),
-            *wanted,
-        )
-        found = yield from self._rank.execute_batch(batch)
-        self._add_remaining_directories(parent, found)
+        max_names = self._max_names_per_directory(wanted[0], sums_up=wanted[2] is not None)
+        rows = walk_rows(rank, directory, rank.source_device(parent), found, max_names, levels)
+        listed = yield from rank.execute_batch(ListItemsBatch(*rows, *wanted))
         if wanted[2] is not None:
-            finder.add_summed_directories(self._result, parent, found.entered())
-        if finder.evaluates_several_directories(found.kinds):
-            yield from self._test_items_together(parent, found, enters_directories=levels == 0)
+            finder.add_summed_directories(self._result, parent, listed.entered())
+        if finder.evaluates_several_directories(listed.kinds):
+            yield from self._test_items_together(parent, listed, enters_directories=levels == 0)
         else:
-            yield from self._test_items_by_directory(parent, found, enters_directories=levels == 0)
-        return found.verdicts.codes
+            yield from self._test_items_by_directory(parent, listed, enters_directories=levels == 0)
+        return listed
 
     def _max_names_per_directory(self, mask: int, *, sums_up: bool) -> int:
         """Return the largest number of names of a directory that the backend lists together with others, if it returns
@@ -253,10 +215,10 @@ class _DirectoryWalk(DirectoriesToEnter):
         of its items are read by any rank, or by any thread.
         """
         if not mask:
-            return MAX_BATCH_PATHS
+            return MAX_NAMES_IN_SUBTREE
         if not self._rank.backend.runs_in_poll:
             return MAX_NAMES_PER_THREAD
-        return MAX_BATCH_PATHS if sums_up else NAMES_PER_BATCH - 1
+        return MAX_NAMES_IN_SUBTREE if sums_up else NAMES_PER_BATCH - 1
 
     def _test_items_together(self, parent: Place, found: ListItemsResult, *, enters_directories: bool) -> TaskSteps:
         """Test all items that a call of the backend has found below ``parent``, and report those that are selected. Add
@@ -265,19 +227,15 @@ class _DirectoryWalk(DirectoriesToEnter):
         finder = self._finder
         items = DirectoryItems(-1, finder.path_prefix(parent), found.names, found.kinds, found.rows)
         depth = depth_of_contents(parent) + 1
-        rows = yield from finder.report_items_passing_tests(self._result, parent, items, depth, self._output)
+        rows = yield from finder.report_items_passing_tests(self._result, parent, items, depth, self.output)
         if not rows or not enters_directories:
             return
         for part in found.items_by_directory():
             inside = rows[bisect_left(rows, part.start) : bisect_left(rows, part.end)]
             if inside:
                 names = [found.names[row][len(part.directory) + 1 :] for row in inside]
-                self._result.count(counts.UNSCANNED, len(inside))
-                self.add(
-                    _subdirectory(parent, part.directory, part.directory_inode),
-                    names,
-                    [found.inodes[row] for row in inside],
-                )
+                place = directory_below(parent, part.directory, part.directory_inode)
+                self.add(Siblings(place, names, [found.inodes[row] for row in inside]))
 
     def _test_items_by_directory(self, parent: Place, found: ListItemsResult, *, enters_directories: bool) -> TaskSteps:
         """Do the same as ``_test_items_together``, directory by directory. If names decide which items are statted,
@@ -292,7 +250,7 @@ class _DirectoryWalk(DirectoriesToEnter):
             if rows is not None and bisect_left(rows, part.start) == bisect_left(rows, part.end):
                 finder.count_items_as_skipped(self._result, part.end - part.start)
                 continue
-            place = _subdirectory(parent, part.directory, part.directory_inode)
+            place = directory_below(parent, part.directory, part.directory_inode)
             items = DirectoryItems(
                 -1,
                 finder.path_prefix(place),
@@ -303,17 +261,11 @@ class _DirectoryWalk(DirectoriesToEnter):
             inodes = found.inodes[part.start : part.end] if enters_directories else None
             yield from self._process_listed_directory(place, items, inodes)
 
-    def _add_remaining_directories(self, parent: Place, found: WalkResult) -> None:
-        """Add the directories that a call of the backend has not entered. ``parent`` contains its rows."""
-        for group in found.remaining:
-            self._result.count(counts.UNSCANNED, len(group.names))
-            self.add(_subdirectory(parent, group.directory, group.directory_inode), group.names, group.inodes)
-
     def _report_all_paths(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Report the paths of all items of directory ``place``, and add the sub-directories among them to those to be
         entered.
         """
-        self._finder.report_all_paths(self._result, place, packed, kinds, self._output)
+        self._finder.report_all_paths(self._result, place, packed, kinds, self.output)
         self._add_all_directories(place, packed, kinds, inodes)
 
     def _add_all_directories(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
@@ -337,7 +289,7 @@ class _DirectoryWalk(DirectoriesToEnter):
                 return
         self._finder.record_listed_directory(place, len(items))
 
-    def _enter_directory(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
+    def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
         """List the directory ``name`` of ``parent``, which was found with this inode number, and process its items."""
         rank = self._rank
         path = parent.path + b"/" + name if parent.path else name
@@ -346,14 +298,12 @@ class _DirectoryWalk(DirectoriesToEnter):
             identity = sources.identity_of_listed_directory(path, inode, parent.source_id.mount_code)
             below = Place(parent.root, path, identity, NO_DIRECTORY_IDENTITY, False, False)
         except Problem as problem:
-            self._result.count(counts.UNSCANNED, -1)
             if problem.errno != errno.ENOENT:
                 self._report_unlistable_directory(parent._replace(path=path), problem)
-            elif (replaced := self._problem_of_replaced_parent(parent)) is not None:
+            elif (replaced := problem_of_replaced_directory(self._rank, parent)) is not None:
                 self._report_unlistable_directory(parent, replaced)
             return
         if self._finder.request.same_device and identity.mount_code != parent.source_id.mount_code:
-            self._result.count(counts.UNSCANNED, -1)
             return
         yield from self.list_directory(below)
 
@@ -361,20 +311,14 @@ class _DirectoryWalk(DirectoriesToEnter):
         """List the directory ``place`` and test its items. If it cannot be read, it counts as failed."""
         rank, result = self._rank, self._result
         self._has_begun = True
-        result.count(counts.UNSCANNED, -1)
         try:
             yield from rank.throttle.charge_limits_and_wait(operations=2)
             directory = rank.open_source_directory(place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
             if listing.may_have_more_batches:
-                spool = NameBatchQueue(rank.open_spool)
-                try:
-                    number = yield from queue_names_of_directory(
-                        listing, spool, partial(self._report_all_paths_if_untested, place)
-                    )
-                finally:
-                    tasks = (WalkNamesOfLargeDirectory(place, *unpack_name_batch(each)) for each in spool)
-                    result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+                report = partial(self._report_all_paths_if_untested, place)
+                make_task = partial(WalkNamesOfLargeDirectory, place)
+                number, _ = yield from spawn_tasks_for_names(rank, result, listing, make_task, report)
             else:
                 number, listed = listing.name_count, listing.listed
                 if number:
@@ -392,7 +336,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         reported, False if tasks must test them.
         """
         if (
-            self._output.size >= MAX_TASK_OUTPUT
+            self.output.size >= MAX_TASK_OUTPUT
             or not self._finder.are_all_paths_reported(depth_of_contents(place))
             or UNKNOWN in listed.kinds
         ):
@@ -427,7 +371,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         has their inode numbers, add the directories among them to those to be entered.
         """
         rows = yield from self._finder.report_items_passing_tests(
-            self._result, place, items, depth_of_contents(place), self._output
+            self._result, place, items, depth_of_contents(place), self.output
         )
         if rows and inodes is not None:
             self._add_directories_to_enter(place, items.names, inodes, rows)
@@ -436,8 +380,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         self, place: Place, names: Sequence[bytes], inodes: Sequence[int], rows: Sequence[int]
     ) -> None:
         """Add those directories of a listing whose indices are ``rows`` to the directories that are to be entered."""
-        self._result.count(counts.UNSCANNED, len(rows))
-        self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
+        self.add(Siblings(place, [names[row] for row in rows], [inodes[row] for row in rows]))
 
     def _report_unlistable_directory(self, place: Place, problem: Problem) -> None:
         """Report that the directory ``place`` cannot be listed. It was counted as reported or as skipped when it was
@@ -446,15 +389,5 @@ class _DirectoryWalk(DirectoriesToEnter):
         self._result.count(counts.DIRECTORIES if self._finder.is_directory_reported(place) else counts.SKIPPED, -1)
         self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.NEVER)
 
-    def _make_subdirectories_task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirectories:
-        return WalkDirectories(parent, names, inodes)
-
-
-def _subdirectory(parent: Place, name: bytes, inode: int) -> Place:
-    """Return the position (``Place``) of a directory below ``parent``, which lies on the same mount. ``name`` is its
-    path relative to ``parent``.
-    """
-    path = parent.path + b"/" + name if parent.path else name
-    return Place(
-        parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), NO_DIRECTORY_IDENTITY, False, False
-    )
+    def new_task(self, found: Siblings) -> WalkDirectories:
+        return WalkDirectories(*found.packed(), found.are_simple)
