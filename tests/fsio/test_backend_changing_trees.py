@@ -16,7 +16,7 @@ import pytest
 from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, ChangeTreesResult
+from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, WalkResult
 from pcopy.fsio.preserve import PreservedMetadataKinds, has_capability
 from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import NOBODY, as_user, require_root
@@ -55,7 +55,7 @@ def change_trees(
     kinds: bytes = b"",
     inodes: Sequence[int] | None = None,
     **wanted: Any,
-) -> ChangeTreesResult:
+) -> WalkResult:
     """Run the batch. ``wanted``: further fields of ``ChangeTreesBatch``."""
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = os.open(place, os.O_RDONLY)
@@ -73,7 +73,7 @@ def change_trees(
     }
     try:
         batch = ChangeTreesBatch(directory=directory, names=pack_names(map(os.fsencode, names)), **chosen)
-        result: ChangeTreesResult = done(backend, batch)
+        result: WalkResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -87,7 +87,7 @@ def modes_in(place: Path) -> dict[str, str]:
     }
 
 
-def remaining(result: ChangeTreesResult) -> dict[bytes, str]:
+def remaining(result: WalkResult) -> dict[bytes, str]:
     """Return the letter of each remaining item, by path."""
     return {
         b"/".join((items.directory, name)): chr(letter)

@@ -16,7 +16,7 @@ from pcopy.fsio import identity
 from pcopy.fsio.backend.batches import ItemCounts
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.backend.walk_batches import CompareTreesBatch, CompareTreesResult
+from pcopy.fsio.backend.walk_batches import CompareTreesBatch, WalkResult
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNERSHIP, SIZE
 from tests.fsio.backend_bench import BackendFactory, done
@@ -49,7 +49,7 @@ def compared(
     names: Sequence[str] = NAMES,
     inodes: Sequence[int] = (),
     **more: Any,
-) -> CompareTreesResult:
+) -> WalkResult:
     """Compare the directories. ``wanted``: the properties; ``more``: further fields of ``CompareTreesBatch``."""
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
@@ -70,7 +70,7 @@ def compared(
     packed = pack_names(map(os.fsencode, names))
     try:
         batch = CompareTreesBatch(names=packed, inodes=ours, other_inodes=theirs, **given)
-        result: CompareTreesResult = done(backend, batch)
+        result: WalkResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -79,7 +79,7 @@ def compared(
             os.close(side)
 
 
-def remaining(result: CompareTreesResult) -> dict[str, str]:
+def remaining(result: WalkResult) -> dict[str, str]:
     """Return the letters of the remaining items, by their paths."""
     return {
         os.fsdecode(group.directory + b"/" + name): chr(kind)
@@ -282,12 +282,12 @@ def test_rows_may_be_items_of_any_type(make_backend: BackendFactory, place: Path
     result = compared(make_backend, place, CONTENT | MODE, names, zeros, are_items=True)
     done, slow = int(OutcomeCode.DONE), int(OutcomeCode.SLOW_PATH)
     assert [*result.verdicts.codes] == [done, done, slow, done, done, done, done, slow, slow, slow]
-    assert result.differing_rows == [names.index("other")] and result.frontiers == {}
+    assert [*result.letters] == [ord("c") if name == "other" else 0 for name in names] and result.frontiers == {}
     read = 2 * (1 + 65535 + 200000 + 9 + 4 + 1)
     assert result.counts[:5] == (4 + 2, 1 + 2, 1 + 1, 1 + 1, read)
 
 
-def names_compared(make_backend: BackendFactory, place: Path, names: Sequence[str], **more: Any) -> CompareTreesResult:
+def names_compared(make_backend: BackendFactory, place: Path, names: Sequence[str], **more: Any) -> WalkResult:
     """Search directories of ``a`` for items that ``b`` lacks."""
     inodes = [os.lstat(place / "a" / name).st_ino for name in names]
     return compared(make_backend, place, 0, names, inodes, are_items=True, compares_names=True, **more)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic
 
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import FileOperationBatch, ItemCounts
@@ -32,9 +32,7 @@ from pcopy.fsio.backend.native_batches import (
 )
 from pcopy.fsio.backend.walk_batches import (
     ChangeTreesBatch,
-    ChangeTreesResult,
     CompareTreesBatch,
-    CompareTreesResult,
     ListItemsBatch,
     ListItemsResult,
     ListPathsBatch,
@@ -44,6 +42,7 @@ from pcopy.fsio.backend.walk_batches import (
     SubtreeFrontier,
     WalkBatch,
     WalkResult,
+    WalkResultType,
 )
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 
@@ -53,13 +52,13 @@ _TALLY_COLUMNS = REQUIRED_TALLY_COLUMNS | OWNER_COLUMN | GROUP_COLUMN
 """Mask of the columns that are needed to add a directory to sums."""
 
 
-class NativeWalkBatch(NativeBatch):
+class NativeWalkBatch(NativeBatch, Generic[WalkResultType]):
     """Base of the classes for batches that walk subtrees, as C structures with pointers to their columns."""
 
-    def __init__(self, kind: int, batch: WalkBatch[Any], result: WalkResult) -> None:
+    def __init__(self, kind: int, batch: WalkBatch[Any], result_type: type[WalkResultType]) -> None:
         number = len(batch)
-        self._walk_result = result
-        super().__init__(kind, batch, result, raise_unexpected_deferral)
+        self.walk_result = result_type(BatchOutcomeColumns(number), ItemCounts(), {})
+        super().__init__(kind, batch, self.walk_result, raise_unexpected_deferral)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self.tree: Any = _ffi.new("pk_tree *")
@@ -74,7 +73,7 @@ class NativeWalkBatch(NativeBatch):
 
     def fill_in_batch_result(self) -> None:
         """Copy what C has found into the result. Raise ``MemoryError`` if C had no memory for it."""
-        result, done = self._walk_result, int(OutcomeCode.DONE)
+        result, done = self.walk_result, int(OutcomeCode.DONE)
         codes = result.verdicts.codes
         mark_deferred_rows_for_slow_path(codes)
         if OutcomeCode.FAILED in codes:
@@ -85,33 +84,27 @@ class NativeWalkBatch(NativeBatch):
             for row, code in enumerate(codes)
             if code == done and self.directories[row].frontier.entered
         }
-
-    def rows_done(self) -> Iterator[int]:
-        """Iterate over the rows that were walked."""
-        done = int(OutcomeCode.DONE)
-        return (row for row, code in enumerate(self._walk_result.verdicts.codes) if code == done)
+        result.letters = bytes(directory.letter for directory in self.directories)
 
 
-class NativeListPathsBatch(NativeWalkBatch):
+class NativeListPathsBatch(NativeWalkBatch[ListPathsResult]):
     """A batch that returns the paths of all items in subtrees (``ListPathsBatch``), as a C structure."""
 
     def __init__(self, batch: ListPathsBatch) -> None:
-        self._paths_result = ListPathsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_PATHS, batch, self._paths_result)
+        super().__init__(_lib.PK_PATHS, batch, ListPathsResult)
         self._path_prefix = _ffi.new("char[]", batch.path_prefix)
         self.batch.prefixes = self._path_prefix
 
     def fill_in_batch_result(self) -> None:
         super().fill_in_batch_result()
-        self._paths_result.packed_paths = b"".join(used_bytes(self.directories[row].text) for row in self.rows_done())
+        self.walk_result.packed_paths = b"".join(used_bytes(directory.text) for directory in self.directories)
 
 
-class NativeListItemsBatch(NativeWalkBatch):
+class NativeListItemsBatch(NativeWalkBatch[ListItemsResult]):
     """A batch that returns all items in subtrees (``ListItemsBatch``), as a C structure."""
 
     def __init__(self, batch: ListItemsBatch) -> None:
-        self._items_result = result = ListItemsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_LOOK, batch, result)
+        super().__init__(_lib.PK_LOOK, batch, ListItemsResult)
         self._mask = self.tree.mask = batch.mask
         self.tree.kinds = batch.kinds
         if batch.column_sums is not None:
@@ -122,7 +115,7 @@ class NativeListItemsBatch(NativeWalkBatch):
 
     def fill_in_batch_result(self) -> None:
         super().fill_in_batch_result()
-        sizes, result = _lib.pk_size_of_found(self.batch), self._items_result
+        sizes, result = _lib.pk_size_of_found(self.batch), self.walk_result
         kinds, inodes = _ffi.new("uint8_t[]", sizes.items), column_of_zeros("Q", sizes.items)
         text, above = _ffi.new("char[]", sizes.text), _ffi.new("char[]", sizes.above)
         entered = _ffi.new("pk_entered[]", sizes.directories)
@@ -138,21 +131,20 @@ class NativeListItemsBatch(NativeWalkBatch):
         result.packed_directories = _ffi.buffer(above)[:-1], _ffi.buffer(entered)[:]
 
 
-class NativeRemoveTreesBatch(NativeWalkBatch):
+class NativeRemoveTreesBatch(NativeWalkBatch[WalkResult]):
     """A batch that removes subtrees (``RemoveTreesBatch``), as a C structure."""
 
     def __init__(self, batch: RemoveTreesBatch) -> None:
-        super().__init__(_lib.PK_REMOVE_TREE, batch, WalkResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {}))
+        super().__init__(_lib.PK_REMOVE_TREE, batch, WalkResult)
         self.tree.mount = max(0, batch.mount)
         self.batch.flags = _lib.PK_BY_TYPE if batch.removes_by_type else 0
 
 
-class NativeCompareTreesBatch(NativeWalkBatch):
+class NativeCompareTreesBatch(NativeWalkBatch[WalkResult]):
     """A batch that compares subtrees of two trees (``CompareTreesBatch``), as a C structure."""
 
     def __init__(self, batch: CompareTreesBatch) -> None:
-        self._comparison = CompareTreesResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_COMPARE_TREES, batch, self._comparison)
+        super().__init__(_lib.PK_COMPARE_TREES, batch, WalkResult)
         if len(batch.other_inodes) != len(batch.inodes):
             raise ValueError(f"there are {len(batch.inodes)} and {len(batch.other_inodes)} inodes: each row needs both")
         self.tree.target_device, self.tree.window = batch.other_device, batch.modify_window
@@ -163,19 +155,14 @@ class NativeCompareTreesBatch(NativeWalkBatch):
         self.tree.touched = batch.created_since
         to.wanted.inode = self.column_pointer("uint64_t[]", batch.other_inodes)
 
-    def fill_in_batch_result(self) -> None:
-        super().fill_in_batch_result()
-        self._comparison.differing_rows = [row for row in self.rows_done() if self.sums[row].changed]
 
-
-class NativeChangeTreesBatch(NativeWalkBatch):
+class NativeChangeTreesBatch(NativeWalkBatch[WalkResult]):
     """A batch that sets owners and modes of everything in subtrees (``ChangeTreesBatch``), as a C structure with
     pointers to its columns.
     """
 
     def __init__(self, batch: ChangeTreesBatch) -> None:
-        self._change_result = ChangeTreesResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_CHANGE, batch, self._change_result)
+        super().__init__(_lib.PK_CHANGE, batch, WalkResult)
         if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUE_COUNT:
             raise ValueError("there is not one mode for each value of the permission bits")
         if batch.kinds and len(batch.kinds) != self.row_count:
@@ -187,10 +174,6 @@ class NativeChangeTreesBatch(NativeWalkBatch):
         to.modes = self.column_pointer("uint16_t[]", batch.modes)
         to.directory_modes = self.column_pointer("uint16_t[]", batch.directory_modes)
         to.uid, to.gid = batch.uid, batch.gid
-
-    def fill_in_batch_result(self) -> None:
-        super().fill_in_batch_result()
-        self._change_result.letters = bytes(self.directories[row].letter for row in range(self.row_count))
 
 
 def native_walk_batch(batch: FileOperationBatch[Any]) -> NativeBatch:

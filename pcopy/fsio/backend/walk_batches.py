@@ -68,10 +68,13 @@ class WalkResult(BatchResult):
     Fields:
         counts: counts of the processed items of all rows together.
         frontiers: by row, what remains to be done, for rows with the code ``DONE`` in which something remains.
+        letters: for each row, what remains to be done with the item of the row itself: 0 for nothing, otherwise a
+            letter as in ``RemainingItems.kinds``.
     """
 
     counts: ItemCounts
     frontiers: dict[int, SubtreeFrontier]
+    letters: bytes = b""
 
     @property
     def remaining(self) -> Iterator[RemainingItems]:
@@ -228,24 +231,17 @@ class ListItemsBatch(WalkBatch[ListItemsResult]):
     path_prefix: bytes = b""
 
 
-class CompareTreesResult(WalkResult):
-    """The result of ``CompareTreesBatch``.
+class CompareTreesBatch(WalkBatch[WalkResult]):
+    """Compare subtrees on two sides, except extended attributes and ACLs. Directories that are equal are entered.
 
-    ``counts`` has the pairs of items that were found equal, and of the files that differ only in their contents;
-    ``counts.bytes`` are those read from both sides. Rows that were not begun because the time was over have the code
-    ``CANCELLED``. ``differing_rows`` are the rows that are files which differ only in their contents. In
-    ``frontiers``, such files have the letter ``c``. The letter ``d`` stands for a directory that was neither compared
-    nor entered, and ``?`` for an item that is missing on one side, differs, or cannot be compared by the batch.
+    ``WalkResult.counts`` has the pairs of items that were found equal, and of the files that differ only in their
+    contents; its ``bytes`` are those read from both sides. Rows that were not begun because the time was over have the
+    code ``CANCELLED``. A remaining item has the letter ``c`` if it is a file that differs only in its contents, ``d``
+    if it is a directory that was neither compared nor entered, and ``?`` if it is missing on one side, differs, or
+    cannot be compared by the batch.
 
     If only names are compared, ``?`` stands for a directory of the first side that is an item of another type on the
     second one, and items that only the first side has have the letter of their type as a capital.
-    """
-
-    differing_rows: Sequence[int] = ()
-
-
-class CompareTreesBatch(WalkBatch[CompareTreesResult]):
-    """Compare subtrees on two sides, except extended attributes and ACLs. Directories that are equal are entered.
 
     Fields:
         directory: descriptor of the parent directory on the first side.
@@ -301,17 +297,7 @@ class RemoveTreesBatch(WalkBatch[WalkResult]):
     removes_by_type: bool = False
 
 
-class ChangeTreesResult(WalkResult):
-    """The result of ``ChangeTreesBatch``.
-
-    ``letters`` has a byte for each row with the code ``DONE``, which says what remains to be done with the item of the
-    row itself: 0 for nothing; otherwise it is a letter as in ``ChangeTreesBatch``.
-    """
-
-    letters: bytes = b""
-
-
-class ChangeTreesBatch(WalkBatch[ChangeTreesResult]):
+class ChangeTreesBatch(WalkBatch[WalkResult]):
     """Set the same owner and group for items of one directory and everything below those that are directories, and
     change the permission bits by two tables from old to new bits. A directory is changed before it is entered; if this
     process might lose access to it, it is changed after everything below it.

@@ -338,6 +338,10 @@ class TreeWalk(ABC):
         done = yield from self.process_in_backend(found, directories)
         for items in done.remaining:
             yield from self._process_frontier(found.parent, items)
+        if any(done.letters):
+            left = found.selected([row for row, letter in enumerate(done.letters) if letter])
+            letters = done.letters.translate(None, b"\0")
+            yield from self.process_remaining_items(found.parent, left.names, left.inodes, letters)
         return remaining_rows(done)
 
     def _process_frontier(self, parent: Place, items: RemainingItems) -> TaskSteps:

@@ -17,7 +17,7 @@ from typing import Protocol
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, BatchOutcomeColumns, pack_names, unpack_names
-from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, ChangeTreesResult, WalkResult
+from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, WalkResult
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
@@ -138,13 +138,7 @@ class _ChangeWalk(TreeWalk):
             intent.uid,
             intent.gid,
         )
-        done = yield from rank.execute_batch_counting_changes(batch, partial(_count_changed_items, self._result))
-        if any(done.letters):
-            rows = [row for row, letter in enumerate(done.letters) if letter]
-            letters = bytes(done.letters[row] for row in rows)
-            left = found.selected(rows)
-            yield from self.process_remaining_items(parent, left.names, left.inodes, letters)
-        return done
+        return rank.execute_batch_counting_changes(batch, partial(_count_changed_items, self._result))
 
     def change_items_with_contents(self, found: Siblings) -> TaskSteps:
         """Change items of one directory, and everything below those that are directories."""
@@ -265,7 +259,7 @@ class _ChangeWalk(TreeWalk):
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
 
 
-def _count_changed_items(result: TaskResult, done: ChangeTreesResult) -> None:
+def _count_changed_items(result: TaskResult, done: WalkResult) -> None:
     """Count the items that the backend has changed in subtrees, and those that had the wanted metadata already. The
     result ``done`` states both numbers.
     """

@@ -145,7 +145,7 @@ class _ComparisonWalk(TreeWalk):
 
     def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
         """Compare items and everything below them, or only what is in them if they are directories that were compared.
-        Count what was compared, and report files whose contents differ.
+        Count what was compared.
         """
         rank, result, options, are_items = self._rank, self._result, self._options, not found.are_visited
         devices = [rank.source_device(directory_place_on_side(found.parent, side)) or 0 for side in SIDES]
@@ -162,7 +162,6 @@ class _ComparisonWalk(TreeWalk):
         self._count_equal_items(compared.counts)
         done = 0 if are_items else compared.verdicts.codes.count(OutcomeCode.DONE)
         result.count(counts.DIRECTORIES, compared.counts.directories + done)
-        self._report_contents(found.parent.path, [found.names[row] for row in compared.differing_rows])
         return compared
 
     def _count_equal_items(self, sums: ItemCounts) -> None:
@@ -178,16 +177,13 @@ class _ComparisonWalk(TreeWalk):
         result.count(counts.BYTES, sums.bytes)
         self._rank.counters[counts.MOVED] += sums.bytes
 
-    def _report_contents(self, path: bytes, names: list[bytes]) -> None:
-        """Report the files ``names`` of the directory ``path``, which differ only in their contents."""
-        self._found.add_item_differences(path, names, [CONTENT] * len(names), FILE * len(names))
-
     def process_remaining_items(
         self, place: Place, names: Sequence[bytes], inodes: Sequence[int], letters: bytes
     ) -> TaskSteps:
         """Report files that differ only in their contents, and compare the other items one by one."""
         differing = [name for name, letter in zip(names, letters, strict=True) if letter == _CONTENTS]
-        self._report_contents(place.path, differing)
+        bits, kinds = [CONTENT] * len(differing), FILE * len(differing)
+        self._found.add_item_differences(place.path, differing, bits, kinds)
         if len(differing) < len(names):
             others = [name for name, letter in zip(names, letters, strict=True) if letter != _CONTENTS]
             yield from self._compare_one_by_one(place, others)

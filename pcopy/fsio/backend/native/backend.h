@@ -202,8 +202,8 @@ typedef struct {
                            * their paths, each ended by a zero */
     pk_memory marks;      /* of PK_COPY_TREE: the marks of their targets, each preceded by its length (one byte) */
     pk_memory partly;     /* of PK_COPY_TREE: a pk_directory for each of them in which items remain */
-    uint8_t letter;       /* of PK_CHANGE: what remains to be done with the item of the row itself, as in `frontier`; 0:
-                           * nothing */
+    uint8_t letter;       /* of PK_CHANGE and PK_COMPARE_TREES: what remains to be done with the item of the row itself, as
+                           * in `frontier`; 0: nothing */
     void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
 
@@ -246,9 +246,8 @@ typedef struct {
 } pk_found;
 
 /* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
- * the files. PK_COMPARE_TREES: pairs of items, those that differ only in their contents, and the bytes that were read from
- * both. PK_REMOVE_TREE: removed
- * items. PK_PATHS: all items, without bytes. */
+ * the files. PK_COMPARE_TREES: pairs of items that are equal or differ only in their contents, and the bytes that were
+ * read from both. PK_REMOVE_TREE: removed items. PK_PATHS: all items, without bytes. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;

@@ -367,7 +367,7 @@ static int compare_row(struct pairs *pairs, pk_batch *batch, uint32_t row)
         batch->sums[row].directories += batch->flags & PK_OF_ITEMS && code == DONE;
         return code;
     }
-    sums.changed = letter == 'c';
+    batch->directories[row].letter = letter == 'c' ? 'c' : 0;
     batch->sums[row] = sums;
     atomic_fetch_add_explicit(&batch->work->moved, sums.bytes, memory_order_relaxed);
     return DONE;
