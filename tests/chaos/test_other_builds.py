@@ -89,7 +89,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     83: ("RemovalEndedNote", "number has_remaining of_run"),
     84: ("DeleteExtraItems", "place counted_before"),
     85: ("DeleteExtraNames", "place names kinds inodes"),
-    86: ("RemoveDirs", "place waiter names inodes"),
+    86: ("RemoveDirs", "place waiter names kinds inodes"),
     90: ("ExamineLayouts", "place names inodes"),
     91: ("ChangeLayout", "place name inode"),
     130: ("DescribedMembersNote", "records is_linked"),

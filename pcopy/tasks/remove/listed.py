@@ -8,11 +8,9 @@ as PATHs of the command line are.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 
 from pcopy.fsio.backend.columns import ItemStatusColumns, unpack_names
-from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
@@ -21,7 +19,8 @@ from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
+from pcopy.tasks.base.tree_walk import directory_below
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.listed.deepest_first import defer_directories
 from pcopy.tasks.remove.ledger import NO_WAITER
 from pcopy.tasks.remove.removal_counts import is_only_counting
@@ -109,12 +108,8 @@ class ListedRemovalVisitor(RemoveVisitor):
             for row in rows:
                 self._report_failure(found.names[row], Problem("stat", 0, text=_OTHER_MOUNT_TEXT))
             return
-        mount = self._place.source_id.mount_code
         for row in rows:
-            path = os.path.join(self._place.path, found.names[row])
-            below = Place(
-                self._place.root, path, ItemIdentity(mount, found.rows.inode[row]), NO_DIRECTORY_IDENTITY, False, False
-            )
+            below = directory_below(self._place, found.names[row], found.rows.inode[row])
             self._result.spawn_task(RemoveDir(below, NO_WAITER, self._place), SCAN_COST, expands=True)
         self._counts.count_unread_directories(len(rows))
 

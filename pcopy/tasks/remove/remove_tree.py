@@ -19,27 +19,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import (
     INODE_COLUMN,
     MODE_COLUMN,
     BatchOutcomeColumns,
     ItemStatusColumns,
+    OutcomeCode,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.walk_batches import RemainingItems, SubtreeFrontier
+from pcopy.fsio.backend.walk_batches import RemainingItems, RemoveTreesBatch, SubtreeFrontier, WalkResult
+from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, may_be_on_file_system_type
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -47,10 +50,12 @@ from pcopy.tasks.base.tree_walk import (
     DIRECTORY_LETTER,
     Siblings,
     directory_below,
+    may_enter_subtrees,
     remaining_rows,
     shares_per_task,
     spawn_tasks_for_names,
     spawn_tasks_for_siblings,
+    walk_rows,
 )
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.directories.access import regrant_owner_access
@@ -58,7 +63,6 @@ from pcopy.tasks.remove.ledger import RemovalLedger, Waiter
 from pcopy.tasks.remove.protected import listing_without_protected_names
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.stop_deletion import DeletionState
-from pcopy.tasks.remove.subtrees import DirectoryToEmpty, may_remove_subtrees, remove_subtrees
 from pcopy.tasks.remove.visitor import RemoveVisitor, removal_problem, remove_items_in_batch
 from pcopy.walk.listing import NAMES_PER_BATCH, list_directory
 from pcopy.walk.visitor import stat_and_visit_names
@@ -67,6 +71,14 @@ MOUNTED_HERE_TEXT = "a file system is mounted here: not removed"
 """Message for a directory on which another file system is mounted, or which is not on the mount on which its tree
 begins.
 """
+
+
+class DirectoryToEmpty(NamedTuple):
+    """An open directory whose items are removed: its descriptor, device number, and mount id (``mount_id_of``)."""
+
+    descriptor: int
+    device: int
+    mount: int
 
 
 class _RemovalTask(DirectoryTask):
@@ -121,7 +133,23 @@ class RemoveNamedItems(_RemovalTask, code=80, doing="removing files of", is_note
         return self.operations_per_item * (self.names.count(b"/") + 1)
 
     def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        yield from _remove_names(rank, result, self, self.names, self.kinds, unpack_numbers(self.inodes))
+        if rank.copy_options.delete and rank.shared_instance(DeletionState).is_stopped:
+            self.notify_waiter(rank, result, has_remaining=True)
+            return
+        try:
+            directory = _open_checked_directory(rank, self.place)
+        except Problem as problem:
+            is_missing = problem.errno == errno.ENOENT
+            tally = RemovalCounts(rank, result)
+            for name in () if is_missing else unpack_names(self.names):
+                tally.count_found_items()
+                tally.report_failed_removal(self.place, name, problem)
+            self.notify_waiter(rank, result, has_remaining=not is_missing)
+            return
+        inodes = unpack_numbers(self.inodes)
+        listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, inodes)
+        if (yield from _remove_listed_items(rank, result, directory, listed, self)):
+            self.notify_waiter(rank, result, has_remaining=False)
 
 
 class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
@@ -238,27 +266,19 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
             rank.shared_instance(RemovalLedger).add_emptied_directory(self._replace(is_empty=True), result)
 
 
-class RemoveDirs(_RemovalTask, code=86, doing="removing directories of", is_note=False):
-    """Task that removes the sub-directories ``names`` (joined by slashes) of ``place`` with everything in them and
-    below; ``inodes`` are the inode numbers (8 bytes each) that ``place`` lists for them.
+class RemoveDirs(RemoveNamedItems, code=86, doing="removing directories of", is_note=False):
+    """Task that removes the sub-directories ``names`` of ``place``, as ``RemoveNamedItems`` does. They were counted
+    when they were found, and are counted again by what is done with them.
 
     The backend removes whole subtrees, several per call. A directory that it does not handle gets its own task
-    (``RemoveDir``). ``waiter`` identifies the rank that is notified at the end.
+    (``RemoveDir``).
     """
 
-    names: bytes
-    inodes: bytes
-
-    @property
-    def estimated_operations(self) -> int:
-        return self.operations_per_item * (self.names.count(b"/") + 1)
-
     def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        inodes, removal = unpack_numbers(self.inodes), RemovalCounts(rank, result)
-        # They were counted when they were found, and are counted again by what is done with them.
-        removal.count_found_items(-len(inodes))
-        removal.count_unread_directories(-len(inodes))
-        yield from _remove_names(rank, result, self, self.names, b"d" * len(inodes), inodes)
+        removal = RemovalCounts(rank, result)
+        removal.count_found_items(-len(self.kinds))
+        removal.count_unread_directories(-len(self.kinds))
+        yield from super().remove(rank, result)
 
 
 class EnteredDirectory:
@@ -369,30 +389,6 @@ def _open_checked_directory(rank: Rank, place: Place) -> DirectoryToEmpty:
     return DirectoryToEmpty(directory, status_of_open_item(directory).st_dev, mount)
 
 
-def _remove_names(
-    rank: Rank, result: TaskResult, part: _RemovalTask, names: bytes, kinds: bytes, inodes: array[int]
-) -> TaskSteps:
-    """Remove some names of the directory of the task ``part``, which have these ``kinds`` and ``inodes`` in its
-    listing, and notify the rank that waits for the task.
-    """
-    if rank.copy_options.delete and rank.shared_instance(DeletionState).is_stopped:
-        part.notify_waiter(rank, result, has_remaining=True)
-        return
-    try:
-        directory = _open_checked_directory(rank, part.place)
-    except Problem as problem:
-        is_missing = problem.errno == errno.ENOENT
-        tally = RemovalCounts(rank, result)
-        for name in () if is_missing else unpack_names(names):
-            tally.count_found_items()
-            tally.report_failed_removal(part.place, name, problem)
-        part.notify_waiter(rank, result, has_remaining=not is_missing)
-        return
-    listed = ListNamesResult(BatchOutcomeColumns(1), names, 0, kinds, inodes)
-    if (yield from _remove_listed_items(rank, result, directory, listed, part)):
-        part.notify_waiter(rank, result, has_remaining=False)
-
-
 def _remove_listed_items(
     rank: Rank, result: TaskResult, directory: DirectoryToEmpty, listed: ListNamesResult, part: _RemovalTask
 ) -> TicketGenerator[bool]:
@@ -415,7 +411,7 @@ def _remove_listed_items(
         or rank.copy_options.backup
         or visitor.selected.has_filters
     )
-    may_walk = not each_alone and may_remove_subtrees(rank)
+    may_walk = not each_alone and _may_remove_subtrees(rank)
     if listed.kinds and not each_alone:
         packed = yield from visitor.remove_listed_files(listed)
         if may_walk:
@@ -432,6 +428,57 @@ def _remove_listed_items(
     elif not remaining.is_empty:
         remaining.spawn_tasks(part, has_remaining=visitor.has_remaining)
     return remaining.is_empty and not visitor.has_remaining
+
+
+def _may_remove_subtrees(rank: Rank) -> bool:
+    """Return True if one call of the backend may remove subtrees: not in copy jobs, and see ``may_enter_subtrees``. (A
+    mount is recognised when a directory is opened.)
+    """
+    return not rank.copy_options.delete and may_enter_subtrees(rank)
+
+
+def _remove_subtrees(
+    rank: Rank, result: TaskResult, directory: DirectoryToEmpty, found: Siblings
+) -> TicketGenerator[WalkResult]:
+    """Remove directories with everything in them and below by one call of the backend, and count what was removed.
+
+    Args:
+        directory: the directory that contains them.
+        found: the directories, as they are listed. They are counted as found, except those that are deferred.
+    """
+    batch = RemoveTreesBatch(
+        *walk_rows(rank, directory.descriptor, directory.device, found),
+        directory.mount,
+        _removes_by_type(rank, directory.descriptor),
+    )
+    count = partial(_count_removed, RemovalCounts(rank, result))
+    return rank.execute_batch_counting_changes(batch, count)
+
+
+def _removes_by_type(rank: Rank, directory: int) -> bool:
+    """Return True if items may be removed by name and type of the listing, without reading their status: their sizes
+    are not shown, the user has given no list of paths, and the file system is one on which listings show the same inode
+    numbers and types as stat(2).
+    """
+    if rank.program_options(RemoveOptions).counts_bytes or rank.job.listed:
+        return False
+    return not any(may_be_on_file_system_type(kind, directory) for kind in (FUSE_TYPE, OVERLAY_TYPE))
+
+
+def _count_removed(removal: RemovalCounts, removed: WalkResult) -> None:
+    """Count what the backend has removed, the directories that it has entered, and those that it has not begun."""
+    sums, not_begun = removed.counts, removed.verdicts.codes.count(OutcomeCode.CANCELLED)
+    entered = sum(len(frontier.paths) for frontier in removed.frontiers.values())
+    items = sums.files + sums.links + sums.other_items
+    removal.count_found_items(items + sums.directories + entered + not_begun, sums.bytes)
+    removal.count_unread_directories(not_begun)
+    numbers = {
+        counts.FILES: sums.files,
+        counts.SYMLINKS: sums.links,
+        counts.SPECIAL: sums.other_items,
+        counts.DIRECTORIES: sums.directories,
+    }
+    removal.count_removed_items(numbers, sums.bytes)
 
 
 class _RemainingDirectories:
@@ -475,7 +522,7 @@ class _RemainingDirectories:
         if not rows:
             return packed
         found = Siblings(self._place, unpack_names(listed.names), listed.inodes).selected(rows)
-        removed = yield from remove_subtrees(self._rank, self._result, directory, found)
+        removed = yield from _remove_subtrees(self._rank, self._result, directory, found)
         deferred, not_begun = remaining_rows(removed)
         self._frontiers, self.deferred = [*removed.frontiers.values()], {found.names[row] for row in deferred}
         for row in not_begun:
@@ -504,7 +551,7 @@ class _RemainingDirectories:
 def _task_for_siblings(waiter: Waiter, found: Siblings) -> RemoveDirs:
     """Return a task that removes sub-directories of one directory."""
     place, names, inodes = found.packed()
-    return RemoveDirs(place, waiter, names, inodes)
+    return RemoveDirs(place, waiter, names, bytes((DIRECTORY_LETTER,)) * len(found.names), inodes)
 
 
 def _spawn_tasks_for_frontier(

@@ -23,7 +23,6 @@ from pcopy.fsio.backend.columns import (
 )
 from pcopy.fsio.backend.item_rows import RemoveItemsBatchProcessor
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
@@ -33,7 +32,8 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
+from pcopy.tasks.base.tree_walk import directory_below
+from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import item_status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.walk.visitor import FoundItems
@@ -182,9 +182,7 @@ class RemoveVisitor:
             if found.rows.device[row] != self.device:
                 self._report_mount_point(name, Problem("stat", 0, text=OTHER_DEVICE_TEXT))
                 continue
-            path = os.path.join(self._place.path, name)
-            identity = ItemIdentity(self._place.source_id.mount_code, found.rows.inode[row])
-            below = Place(self._place.root, path, identity, NO_DIRECTORY_IDENTITY, False, False)
+            below = directory_below(self._place, name, found.rows.inode[row])
             self.subdirectories.append(below)
             if not self.selected.may_remove_directory(found.rows.exact_time_of_row("mtime", row)):
                 self.kept_directories.add(below)
