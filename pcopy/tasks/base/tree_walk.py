@@ -49,8 +49,8 @@ MAX_NAMES_IN_SUBTREE = 1000
 """Maximum number of entries of a directory that one call of the backend processes together with others. The names of a
 larger directory are divided among tasks.
 """
-DIRECTORY_LETTER = ord("d")
-"""Letter of a directory that a call of the backend has not entered."""
+_DIRECTORY_LETTER = ord("d")
+"""Letter of a directory, and of one that a call of the backend has not entered."""
 
 
 class Siblings(NamedTuple):
@@ -61,7 +61,8 @@ class Siblings(NamedTuple):
         names: their names.
         inodes: their inode numbers in the listing of ``parent``; empty if they are unknown.
         other_inodes: their inode numbers on the second side; empty if the program has only one.
-        kinds: their type letters; empty if all are directories, or if the types are unknown.
+        kinds: their type letters, or what remains to be done with them (``RemainingItems.kinds``); empty if all are
+            directories, or if the types are unknown.
         are_visited: True if they are directories that have been processed themselves, so that only their contents
             remain.
         are_simple: False if the backend could not process them.
@@ -87,6 +88,20 @@ class Siblings(NamedTuple):
     def packed(self) -> tuple[Place, bytes, bytes]:
         """Return the parent, names (joined by slashes) and inode numbers (8 bytes each), as fields of a task."""
         return self.parent, pack_names(self.names), pack_numbers([*self.inodes])
+
+    @property
+    def letters(self) -> bytes:
+        """``kinds``, or, if it is empty, the letter of a directory for each of the siblings."""
+        return self.kinds or b"d" * len(self.names)
+
+    def divided_by_type(self) -> tuple[Siblings, Siblings]:
+        """Return the directories among the siblings, and the others. ``kinds`` must not be empty."""
+        rows = [row for row, kind in enumerate(self.kinds) if kind == _DIRECTORY_LETTER]
+        if len(rows) == len(self.names):
+            return self, self.part(0, 0)
+        return self.selected(rows), self.selected(
+            [row for row, kind in enumerate(self.kinds) if kind != _DIRECTORY_LETTER]
+        )
 
     def selected(self, rows: Sequence[int]) -> Siblings:
         """Return those siblings whose indices are ``rows``."""
@@ -259,11 +274,9 @@ class TreeWalk(ABC):
         result. ``directories`` are the descriptors of their parent (``open_parent``).
         """
 
-    def process_remaining_items(
-        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], letters: bytes
-    ) -> TaskSteps:
-        """Process items of the directory ``place`` that the backend has not processed, for the reasons ``letters``
-        (``RemainingItems.kinds``), except directories that are to be entered.
+    def process_remaining_items(self, found: Siblings) -> TaskSteps:
+        """Process items that the backend has not processed, for the reasons ``found.kinds``, except directories that
+        are to be entered.
         """
         raise NotImplementedError
 
@@ -340,8 +353,7 @@ class TreeWalk(ABC):
             yield from self._process_frontier(found.parent, items)
         if any(done.letters):
             left = found.selected([row for row, letter in enumerate(done.letters) if letter])
-            letters = done.letters.translate(None, b"\0")
-            yield from self.process_remaining_items(found.parent, left.names, left.inodes, letters)
+            yield from self.process_remaining_items(left._replace(kinds=done.letters.translate(None, b"\0")))
         return remaining_rows(done)
 
     def _process_frontier(self, parent: Place, items: RemainingItems) -> TaskSteps:
@@ -349,14 +361,11 @@ class TreeWalk(ABC):
         contains the rows of the call.
         """
         place = directory_below(parent, items.directory, items.directory_inode, items.other_directory_inode or None)
-        found = Siblings(place, items.names, items.inodes, are_visited=not self.visits_on_entry)
-        if items.kinds.count(DIRECTORY_LETTER) == len(items.kinds):
-            self.add(found)
-            return
-        self.add(found.selected([row for row, kind in enumerate(items.kinds) if kind == DIRECTORY_LETTER]))
-        left = found.selected([row for row, kind in enumerate(items.kinds) if kind != DIRECTORY_LETTER])
-        letters = items.kinds.translate(None, bytes((DIRECTORY_LETTER,)))
-        yield from self.process_remaining_items(place, left.names, left.inodes, letters)
+        found = Siblings(place, items.names, items.inodes, (), items.kinds, not self.visits_on_entry)
+        directories, others = found.divided_by_type()
+        self.add(directories)
+        if others.names:
+            yield from self.process_remaining_items(others)
 
     def _enter_subtrees(self, found: Siblings) -> TaskSteps:
         """Process the contents of directories, and everything below, by one call of the backend."""

@@ -24,7 +24,6 @@ from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.tree_walk import (
-    DIRECTORY_LETTER,
     Siblings,
     TreeWalk,
     directory_below,
@@ -132,7 +131,7 @@ class _ChangeWalk(TreeWalk):
         rank, intent, parent = self._rank, self._rank.shared_instance(WantedMetadata), found.parent
         batch = ChangeTreesBatch(
             *walk_rows(rank, directories[0], rank.source_device(parent), found),
-            b"" if found.are_visited else found.kinds or bytes((DIRECTORY_LETTER,)) * len(found.names),
+            b"" if found.are_visited else found.letters,
             intent.modes,
             intent.directory_modes,
             intent.uid,
@@ -144,16 +143,14 @@ class _ChangeWalk(TreeWalk):
         """Change items of one directory, and everything below those that are directories."""
         self._has_begun = True
         deferred, not_begun = yield from self.process_rows(found)
-        self.add(found.selected([row for row in not_begun if found.kinds[row] == DIRECTORY_LETTER])._replace(kinds=b""))
-        others = [*deferred, *(row for row in not_begun if found.kinds[row] != DIRECTORY_LETTER)]
-        yield from self._change_names(found.parent, [found.names[row] for row in others])
+        directories, others = found.selected(not_begun).divided_by_type()
+        self.add(directories)
+        yield from self._change_names(found.parent, [*(found.names[row] for row in deferred), *others.names])
 
-    def process_remaining_items(
-        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], letters: bytes
-    ) -> TaskSteps:
-        """Process items of directory ``place`` that the backend has not changed."""
-        waiting, others = {}, []
-        for name, inode, letter in zip(names, inodes, letters, strict=True):
+    def process_remaining_items(self, found: Siblings) -> TaskSteps:
+        """Process items that the backend has not changed."""
+        place, waiting, others = found.parent, dict[bytes, int](), list[bytes]()
+        for name, inode, letter in zip(found.names, found.inodes, found.kinds, strict=True):
             if letter == _REPLACED_LETTER:
                 self._count_replaced_item(place, name)
             elif letter == _WAITING_LETTER:

@@ -177,16 +177,14 @@ class _ComparisonWalk(TreeWalk):
         result.count(counts.BYTES, sums.bytes)
         self._rank.counters[counts.MOVED] += sums.bytes
 
-    def process_remaining_items(
-        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], letters: bytes
-    ) -> TaskSteps:
+    def process_remaining_items(self, found: Siblings) -> TaskSteps:
         """Report files that differ only in their contents, and compare the other items one by one."""
-        differing = [name for name, letter in zip(names, letters, strict=True) if letter == _CONTENTS]
-        bits, kinds = [CONTENT] * len(differing), FILE * len(differing)
-        self._found.add_item_differences(place.path, differing, bits, kinds)
-        if len(differing) < len(names):
-            others = [name for name, letter in zip(names, letters, strict=True) if letter != _CONTENTS]
-            yield from self._compare_one_by_one(place, others)
+        place, rows = found.parent, [row for row, letter in enumerate(found.kinds) if letter == _CONTENTS]
+        differing = [found.names[row] for row in rows]
+        self._found.add_item_differences(place.path, differing, [CONTENT] * len(rows), FILE * len(rows))
+        if len(rows) < len(found.names):
+            names = [name for name, letter in zip(found.names, found.kinds, strict=True) if letter != _CONTENTS]
+            yield from self._compare_one_by_one(place, names)
 
     def visit_directories(self, found: Siblings) -> TaskSteps:
         return self._compare_one_by_one(found.parent, found.names)

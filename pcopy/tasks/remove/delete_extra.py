@@ -453,7 +453,7 @@ def _compare_subdirectories(rank: Rank, result: TaskResult, sides: _OpenSourceAn
 def _task_for_names(found: Siblings) -> DeleteExtraNames:
     """Return a task that examines directories that source and target have."""
     place, names, inodes = found.packed()
-    return DeleteExtraNames(place, names, bytes((_DIRECTORY,)) * len(found.names), inodes)
+    return DeleteExtraNames(place, names, found.letters, inodes)
 
 
 def _spawn_directory_tasks(result: TaskResult, below: Siblings) -> None:
@@ -482,9 +482,8 @@ def _delete_remaining_items(rank: Rank, result: TaskResult, parent: Place, group
     if sides is None:
         return
     found = Siblings(sides.place, group.names, group.inodes, kinds=group.kinds)
-    not_entered = found.selected([row for row, kind in enumerate(group.kinds) if kind == _DIRECTORY])
+    not_entered, examined = found.divided_by_type()
     spawn_tasks_for_siblings(rank, result, not_entered, _task_for_names)
-    examined = found.selected([row for row, kind in enumerate(group.kinds) if kind != _DIRECTORY])
     names, kinds = examined.names, examined.kinds
     source_kinds = {name: _UNKNOWN for name, kind in zip(names, kinds, strict=True) if kind == _UNKNOWN}
     types, inodes = kinds.replace(b"?", b"d").lower(), array("Q", examined.inodes)

@@ -103,16 +103,6 @@ class RemovalLedger(CompletionLedger[int, _WaitingRemoval, RemovalEndedNote]):
         """
         self.open(waiter[1], _WaitingRemoval(part, has_remaining), parts, result)
 
-    def await_tasks(
-        self, part: AwaitingRemoval, parts: int, result: TaskResult, *, has_remaining: bool = False
-    ) -> Waiter:
-        """Open an entry as ``open_entry`` does, and return the value that the field ``waiter`` of the ``parts`` tasks
-        must have.
-        """
-        (waiter,) = self.new_waiters(1)
-        self.open_entry(waiter, part, parts, result, has_remaining=has_remaining)
-        return waiter
-
     def notify(self, waiter: Waiter, result: TaskResult, *, has_remaining: bool) -> None:
         """Record that a task with this ``waiter`` is complete: notify the rank that waits for it. Do nothing if no rank
         waits in this run. ``has_remaining`` is True if any item was not removed.

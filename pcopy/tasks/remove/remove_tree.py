@@ -47,7 +47,6 @@ from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.tree_walk import (
-    DIRECTORY_LETTER,
     Siblings,
     directory_below,
     may_enter_subtrees,
@@ -518,10 +517,10 @@ class _RemainingDirectories:
 
         ``listed`` are all names of the directory, with their types and inode numbers.
         """
-        rows = [row for row, kind in enumerate(listed.kinds) if kind == DIRECTORY_LETTER]
-        if not rows:
+        names = unpack_names(listed.names)
+        found, _ = Siblings(self._place, names, listed.inodes, kinds=listed.kinds).divided_by_type()
+        if not found.names:
             return packed
-        found = Siblings(self._place, unpack_names(listed.names), listed.inodes).selected(rows)
         removed = yield from _remove_subtrees(self._rank, self._result, directory, found)
         deferred, not_begun = remaining_rows(removed)
         self._frontiers, self.deferred = [*removed.frontiers.values()], {found.names[row] for row in deferred}
@@ -538,7 +537,9 @@ class _RemainingDirectories:
         shares = shares_per_task(rank, Siblings(self._place, self._names, self._inodes))
         number = len(self.alone) + len(shares) + len(self._frontiers)
         if number > 1 or has_remaining or isinstance(part, RemoveDir):
-            waiter = rank.shared_instance(RemovalLedger).await_tasks(part, number, result, has_remaining=has_remaining)
+            ledger = rank.shared_instance(RemovalLedger)
+            (waiter,) = ledger.new_waiters(1)
+            ledger.open_entry(waiter, part, number, result, has_remaining=has_remaining)
         for place, keeps_directory in self.alone:
             task = RemoveDir(place, waiter, self._place, keeps_directory=keeps_directory)
             result.spawn_task(task, SCAN_COST, expands=True)
@@ -551,7 +552,7 @@ class _RemainingDirectories:
 def _task_for_siblings(waiter: Waiter, found: Siblings) -> RemoveDirs:
     """Return a task that removes sub-directories of one directory."""
     place, names, inodes = found.packed()
-    return RemoveDirs(place, waiter, names, bytes((DIRECTORY_LETTER,)) * len(found.names), inodes)
+    return RemoveDirs(place, waiter, names, found.letters, inodes)
 
 
 def _spawn_tasks_for_frontier(
@@ -584,11 +585,10 @@ def _spawn_tasks_for_frontier(
 def _spawn_tasks_for_items(rank: Rank, result: TaskResult, place: Place, waiter: Waiter, items: RemainingItems) -> int:
     """Spawn tasks that remove the ``items`` of the directory ``place``, which a walk has left. Return their number."""
     found, removal = Siblings(place, items.names, items.inodes, kinds=items.kinds), RemovalCounts(rank, result)
-    directories = found.selected([row for row, kind in enumerate(items.kinds) if kind == DIRECTORY_LETTER])
+    directories, others = found.divided_by_type()
     removal.count_found_items(len(directories.names))
     removal.count_unread_directories(len(directories.names))
     number = spawn_tasks_for_siblings(rank, result, directories, partial(_task_for_siblings, waiter))
-    others = found.selected([row for row, kind in enumerate(items.kinds) if kind != DIRECTORY_LETTER])
     for start in range(0, len(others.names), NAMES_PER_BATCH):
         share = others.part(start, start + NAMES_PER_BATCH)
         _, names, inodes = share.packed()

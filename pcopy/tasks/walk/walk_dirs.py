@@ -21,7 +21,7 @@ from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNamesResult
-from pcopy.fsio.backend.columns import ItemStatusColumns, unpack_names
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, ItemStatusColumns, unpack_names
 from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult, ListPathsBatch, ListPathsResult, WalkResult
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
@@ -136,9 +136,8 @@ class WalkNamesOfLargeDirectory(DivisibleTask, code=102, doing="walking", is_not
             for name in names:
                 result.count_item_as_failed(self.place, name, problem, retry=RetryMode.NEVER)
             return
-        yield from walk.report_names_passing_tests(
-            self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes)
-        )
+        listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
+        yield from walk.report_names_passing_tests(self.place, directory, listed)
         yield from walk.enter_directories_while_others_work()
 
 
@@ -261,22 +260,6 @@ class _DirectoryWalk(TreeWalk):
             inodes = found.inodes[part.start : part.end] if enters_directories else None
             yield from self._process_listed_directory(place, items, inodes)
 
-    def _report_all_paths(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
-        """Report the paths of all items of directory ``place``, and add the sub-directories among them to those to be
-        entered.
-        """
-        self._finder.report_all_paths(self._result, place, packed, kinds, self.output)
-        self._add_all_directories(place, packed, kinds, inodes)
-
-    def _add_all_directories(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
-        """Add the directories among these items to those that are to be entered, unless they are too deep
-        (``-maxdepth``).
-        """
-        if DIRECTORY in kinds and self._finder.enters_directories_at_depth(depth_of_contents(place)):
-            self._add_directories_to_enter(
-                place, packed.split(b"/"), inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY]
-            )
-
     def _process_listed_directory(self, place: Place, items: DirectoryItems, inodes: Sequence[int] | None) -> TaskSteps:
         """Process the items of directory ``place``, which the backend has listed: report those that are selected, and
         add sub-directories to those to be entered, if ``inodes`` has their inode numbers.
@@ -291,21 +274,20 @@ class _DirectoryWalk(TreeWalk):
 
     def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
         """List the directory ``name`` of ``parent``, which was found with this inode number, and process its items."""
-        rank = self._rank
-        path = parent.path + b"/" + name if parent.path else name
-        sources, below = rank.sources[parent.root], parent
+        rank, below = self._rank, directory_below(parent, name, inode)
         try:
-            identity = sources.identity_of_listed_directory(path, inode, parent.source_id.mount_code)
-            below = Place(parent.root, path, identity, NO_DIRECTORY_IDENTITY, False, False)
+            identity = rank.sources[parent.root].identity_of_listed_directory(
+                below.path, inode, parent.source_id.mount_code
+            )
         except Problem as problem:
             if problem.errno != errno.ENOENT:
-                self._report_unlistable_directory(parent._replace(path=path), problem)
-            elif (replaced := problem_of_replaced_directory(self._rank, parent)) is not None:
+                self._report_unlistable_directory(parent._replace(path=below.path), problem)
+            elif (replaced := problem_of_replaced_directory(rank, parent)) is not None:
                 self._report_unlistable_directory(parent, replaced)
             return
         if self._finder.request.same_device and identity.mount_code != parent.source_id.mount_code:
             return
-        yield from self.list_directory(below)
+        yield from self.list_directory(below._replace(source_id=identity))
 
     def list_directory(self, place: Place) -> TaskSteps:
         """List the directory ``place`` and test its items. If it cannot be read, it counts as failed."""
@@ -316,53 +298,42 @@ class _DirectoryWalk(TreeWalk):
             directory = rank.open_source_directory(place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
             if listing.may_have_more_batches:
-                report = partial(self._report_all_paths_if_untested, place)
+                report = partial(self._report_all_paths, place)
                 make_task = partial(WalkNamesOfLargeDirectory, place)
                 number, _ = yield from spawn_tasks_for_names(rank, result, listing, make_task, report)
             else:
-                number, listed = listing.name_count, listing.listed
+                number = listing.name_count
                 if number:
-                    yield from self.report_names_passing_tests(
-                        place, directory, listed.names, listed.kinds, listed.inodes
-                    )
+                    yield from self.report_names_passing_tests(place, directory, listing.listed)
         except Problem as problem:
             self._report_unlistable_directory(place, problem)
             return
         self._finder.record_listed_directory(place, number)
 
-    def _report_all_paths_if_untested(self, place: Place, listed: ListNamesResult) -> bool:
-        """Report all listed names of a part of a large directory at once, without tests. That is possible if every item
-        is reported, and only its path, and if this task has not reported too much yet. Return True if the names were
-        reported, False if tasks must test them.
+    def _report_all_paths(self, place: Place, listed: ListNamesResult) -> bool:
+        """Report the paths of all listed names of directory ``place`` at once, without tests, and add the directories
+        among them to those to be entered. That is possible if every item is reported, and only its path, and if this
+        task has not reported too much yet. Return True if the names were reported, False if they must be tested.
         """
-        if (
-            self.output.size >= MAX_TASK_OUTPUT
-            or not self._finder.are_all_paths_reported(depth_of_contents(place))
-            or UNKNOWN in listed.kinds
-        ):
+        finder, kinds, depth = self._finder, listed.kinds, depth_of_contents(place)
+        if self.output.size >= MAX_TASK_OUTPUT or not finder.are_all_paths_reported(depth) or UNKNOWN in kinds:
             return False
-        self._report_all_paths(place, listed.names, listed.kinds, listed.inodes)
+        finder.report_all_paths(self._result, place, listed.names, kinds, self.output)
+        if DIRECTORY in kinds and finder.enters_directories_at_depth(depth):
+            self.add(Siblings(place, listed.names.split(b"/"), listed.inodes, kinds=kinds).divided_by_type()[0])
         return True
 
-    def report_names_passing_tests(
-        self, place: Place, directory: int, packed: bytes, kinds: bytes, inodes: Sequence[int]
-    ) -> TaskSteps:
-        """Test the items ``packed`` of directory ``place``, report those that the find expression selects, and add the
-        directories among them to those to be entered.
-
-        Args:
-            directory: descriptor of the directory.
-            packed: the names, joined by slashes.
-            kinds, inodes: type letter and inode number of each item.
+    def report_names_passing_tests(self, place: Place, directory: int, listed: ListNamesResult) -> TaskSteps:
+        """Test the ``listed`` items of directory ``place``, report those that the find expression selects, and add the
+        directories among them to those to be entered. ``directory`` is the descriptor of the directory.
         """
         self._has_begun = True
         if self._rank.throttle.is_on:
-            yield from self._rank.throttle.charge_limits_and_wait(operations=len(kinds))
-        if self._finder.are_all_paths_reported(depth_of_contents(place)) and UNKNOWN not in kinds:
-            self._report_all_paths(place, packed, kinds, inodes)
-            return
-        items = DirectoryItems(directory, self._finder.path_prefix(place), packed.split(b"/"), kinds)
-        yield from self._report_items_passing_tests(place, items, inodes)
+            yield from self._rank.throttle.charge_limits_and_wait(operations=len(listed.kinds))
+        if not self._report_all_paths(place, listed):
+            names = listed.names.split(b"/")
+            items = DirectoryItems(directory, self._finder.path_prefix(place), names, listed.kinds)
+            yield from self._report_items_passing_tests(place, items, listed.inodes)
 
     def _report_items_passing_tests(
         self, place: Place, items: DirectoryItems, inodes: Sequence[int] | None
@@ -374,13 +345,7 @@ class _DirectoryWalk(TreeWalk):
             self._result, place, items, depth_of_contents(place), self.output
         )
         if rows and inodes is not None:
-            self._add_directories_to_enter(place, items.names, inodes, rows)
-
-    def _add_directories_to_enter(
-        self, place: Place, names: Sequence[bytes], inodes: Sequence[int], rows: Sequence[int]
-    ) -> None:
-        """Add those directories of a listing whose indices are ``rows`` to the directories that are to be entered."""
-        self.add(Siblings(place, [names[row] for row in rows], [inodes[row] for row in rows]))
+            self.add(Siblings(place, items.names, inodes).selected(rows))
 
     def _report_unlistable_directory(self, place: Place, problem: Problem) -> None:
         """Report that the directory ``place`` cannot be listed. It was counted as reported or as skipped when it was
