@@ -63,6 +63,8 @@ class ItemVisitor:
     attempt.
     """
 
+    needs_sorted_names = False
+
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         self._rank = rank
         self._result = result

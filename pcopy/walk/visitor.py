@@ -64,6 +64,10 @@ class DirectoryVisitor(Protocol):
     """``st_dev`` of the directory; None if it is not known. Files on another file system are passed to
     ``visit_large_files``.
     """
+    needs_sorted_names: bool
+    """True if the names of a large directory are sorted before they are divided among tasks, so that each visitor gets
+    names that follow each other in the order of their bytes.
+    """
     separates_linked: bool
     """True if items with several hard links, except directories, are passed to ``visit_hard_linked_items`` instead of
     the methods for files and special files.

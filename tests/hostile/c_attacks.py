@@ -71,6 +71,17 @@ def _victim(stage: Stage) -> None:
     stage.watch_reads(stage.lair / "device")
 
 
+def _inner_victim(stage: Stage) -> None:
+    """The same, with the file of the attacker in a subdirectory."""
+    _victim(stage)
+    stage.owned(stage.source / "inner")
+    (stage.source / "victim").rename(stage.source / "inner/victim")
+
+
+def _inner_victim_becomes(what: str) -> Callable[[Stage, str], None]:
+    return lambda stage, _name: replaced(stage.source / "inner/victim", stage.lair / what, stage.lair)
+
+
 def _victim_becomes(what: str) -> Callable[[Stage, str], None]:
     return lambda stage, _name: replaced(stage.source / "victim", stage.lair / what, stage.lair)
 
@@ -102,9 +113,17 @@ def _victim_of(content: bytes) -> Callable[[Stage], object]:
     return lambda stage: os.utime(stage.owned(stage.source / "victim", content), (1_000_000_000, 1_000_000_000))
 
 
+def _inner_victim_of(content: bytes) -> Callable[[Stage], object]:
+    def prepare(stage: Stage) -> None:
+        stage.owned(stage.source / "inner")
+        os.utime(stage.owned(stage.source / "inner/victim", content), (1_000_000_000, 1_000_000_000))
+
+    return prepare
+
+
 def _is_written_again(stage: Stage, _name: str) -> None:
     """Give the file other contents of the same size."""
-    path = stage.source / "victim"
+    (path,) = stage.source.rglob("victim")
     size = path.stat().st_size
     with open(path, "r+b") as file:
         file.write((NEW * size)[:size])
@@ -158,6 +177,11 @@ def _signature_is_wrong(stage: Stage, ended: Ended) -> list[str]:
 
 def _reported_as_different(_stage: Stage, ended: Ended) -> list[str]:
     return ["equal files were reported to differ"] if ended.status else []
+
+
+def _canary_is_packed(stage: Stage, _ended: Ended) -> list[str]:
+    with tarfile.open(stage.scratch / "a.tar") as archive:
+        return [f"{name} is packed" for name in archive.getnames() if name.endswith("/canary")]
 
 
 def _member_has_old_time(stage: Stage, ended: Ended) -> list[str]:
@@ -435,6 +459,10 @@ C_ATTACKS = (
            program="pchmod", paths=_source),
     Attack("a directory becomes a link in pwalk", _deep, OPEN_INNER, _becomes_link_to_safe, ONE, program="pwalk",
            paths=_source),
+    Attack("a directory becomes a link in ptar", _deep, OPEN_INNER, _becomes_link_to_safe, PACK, _canary_is_packed,
+           program="ptar", paths=_archive),
+    Attack("a directory is mounted over in ptar", _deep, OPEN_INNER, _is_mounted_over, PACK, _canary_is_packed,
+           program="ptar", paths=_archive, by_root=True),
     Attack("a directory is mounted over in pwalk", _deep, OPEN_INNER, _is_mounted_over, ONE,
            _canary_is_reported, program="pwalk", paths=_source, by_root=True),
     Attack("a directory is mounted over in pchmod", _deep, OPEN_INNER, _is_mounted_over, (*ONE, "4755"),
@@ -454,6 +482,8 @@ C_ATTACKS = (
            program="pverify", paths=_signature),
     Attack("a file becomes a device with data in ptar", _victim, OPEN, _victim_becomes("device"), PACK, program="ptar",
            paths=_archive),
+    Attack("a file of a subdirectory becomes a device with data in ptar", _inner_victim, OPEN,
+           _inner_victim_becomes("device"), PACK, program="ptar", paths=_archive),
     Attack("files that are compared become FIFOs", _victims_in_both, Window("open", "victim", SOURCE),
            _both_become_pipes, COMPARE, _pipes_are_read, program="pverify", paths=_both),
     Attack("a file is written again after it was read", _victim_of(OLD), Window("listxattr", "victim", SOURCE),
@@ -469,6 +499,9 @@ C_ATTACKS = (
            _reported_as_different, program="pverify", paths=_both),
     Attack("a file is written again while it is packed", _victim_of(OLD), OPEN, _is_written_again, PACK,
            _member_has_old_time, in_c=Window("read", "victim", SOURCE), program="ptar", paths=_archive),
+    Attack("a file of a subdirectory is written again while it is packed", _inner_victim_of(OLD), OPEN,
+           _is_written_again, PACK, _member_has_old_time, in_c=Window("read", "victim", SOURCE), program="ptar",
+           paths=_archive),
     Attack("a new directory becomes one with a default ACL", _for_root("inner/victim"), MKDIR, _target_becomes("own"),
            harm=_can_be_read),
     Attack("a directory gets a default ACL before another is created in it", _for_root("inner/victim"),

@@ -48,6 +48,7 @@ ROWS = (
             "a source directory becomes a link in pverify",
             "a directory becomes a link in pchmod",
             "a directory becomes a link in pwalk",
+            "a directory becomes a link in ptar",
         ),
         "a directory at the target of a link is another one",
     ),
@@ -56,6 +57,7 @@ ROWS = (
         ("LISTED_DIRECTORY",),
         (
             "a directory is mounted over in pwalk",
+            "a directory is mounted over in ptar",
             "a directory is mounted over in pchmod",
             "a directory is mounted over in pverify",
             "a directory is mounted over in pcopy",
@@ -87,8 +89,20 @@ ROWS = (
     ),
     Row(("COMPARED_FILES",), ("files that are compared become FIFOs",)),
     Row(("COMPARED_UNCHANGED",), ("files are written again while they are compared",)),
-    Row(("MEMBER_MAY_BE_READ",), ("a file becomes a device with data in ptar",)),
-    Row(("MEMBER_UNCHANGED",), ("a file is written again while it is packed",)),
+    Row(
+        ("MEMBER_MAY_BE_READ",),
+        (
+            "a file becomes a device with data in ptar",
+            "a file of a subdirectory becomes a device with data in ptar",
+        ),
+    ),
+    Row(
+        ("MEMBER_UNCHANGED",),
+        (
+            "a file is written again while it is packed",
+            "a file of a subdirectory is written again while it is packed",
+        ),
+    ),
     Row(("NEW_FILE_EXCL",), ("a new file's name is taken by a hard link to a canary",)),
     Row(
         ("NEW_FILE_EXCL", "NEW_FILE_NOFOLLOW"),

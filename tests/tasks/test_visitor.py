@@ -24,6 +24,7 @@ class RecordingVisitor:
     def __init__(self, directory: Path, *, separates_linked: bool, but: bytes = b"") -> None:
         self.device: int | None = directory.stat().st_dev
         self.separates_linked = separates_linked
+        self.needs_sorted_names = False
         self.found: dict[str, list[bytes]] = {}
         self._but = but
         self.finished = 0

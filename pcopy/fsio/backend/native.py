@@ -252,6 +252,10 @@ class NativeBackend:
             from pcopy.fsio.backend.native_walk import native_walk_batch
 
             return native_walk_batch(batch)
+        if batch.row_kind == "members of subtrees":
+            from pcopy.fsio.backend.native_members import native_member_batch
+
+            return native_member_batch(self._settings, batch)
         return native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:

@@ -82,7 +82,7 @@ PERMISSION_VALUE_COUNT = 4096
 
 POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 """Types of the C pointers to columns, by the type code of their arrays."""
-_OWNER_STRUCT = Struct("=III356s")
+OWNER_STRUCT = Struct("=III356s")
 """Format of the C structure ``pk_owner`` (native/backend.h): part of a tar header for one owner."""
 _PLACE_STRUCT = Struct("=iIII")
 """Format of the C structure ``pk_place`` (native/backend.h): a directory that contains files to archive, and the prefix
@@ -286,7 +286,7 @@ class NativeBatchWithoutFallback(NativeBatch):
             place.extend([number] * rows)
         if offsets[-1] > len(batch.buffer) or len(place) != self.row_count:
             raise ValueError("the buffer is too small for all members, or rows do not belong to a directory")
-        owners = b"".join([_OWNER_STRUCT.pack(*ids, total, end) for ids, (end, total) in batch.owner_fields.items()])
+        owners = b"".join([OWNER_STRUCT.pack(*ids, total, end) for ids, (end, total) in batch.owner_fields.items()])
         to.owners, to.owners_number = self.column_pointer("pk_owner[]", owners), len(batch.owner_fields)
         to.members = self.column_pointer("pk_member[]", batch.rows)
         to.places = self.column_pointer("pk_place[]", places)

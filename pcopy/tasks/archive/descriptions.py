@@ -13,7 +13,7 @@ import os
 import stat
 from functools import lru_cache
 
-from pcopy.archive.headers import pax_records_size, size_in_archive
+from pcopy.archive.headers import fits_owner_fields, pax_records_size, size_in_archive
 from pcopy.archive.member import (
     DIRECTORY,
     FILE,
@@ -45,10 +45,16 @@ MIN_SPARSE_SIZE = 64 << 10
 it saves.
 """
 
-RECORD_SIZE_BITS = 63
-"""Number of bits of the size with which the value of a record begins. The next higher bit marks records that hold
-several files (``SimpleFiles``).
+RECORD_SIZE_BITS = 62
+"""Number of bits of the size with which the value of a record begins. The two higher bits say what the record holds."""
+SIMPLE_FILES_BIT, TREE_BIT = 1 << RECORD_SIZE_BITS, 2 << RECORD_SIZE_BITS
+"""Bits of the first number (a size) in the value of a record: the record holds several files of one directory
+(``SimpleFiles``), or directories with the files in them (``TreeMembers``). If none is set, it holds one item.
 """
+
+
+_MAX_KNOWN_OWNERS = 256
+"""Largest number of owners that the fast path knows: C compares them one by one."""
 
 
 class ItemToArchive(NamedTuple):
@@ -126,6 +132,10 @@ class MemberDescriber:
         self._root_paths = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
         numeric = rank.program_options(ArchiveOptions).numeric_owner
         self._user, self._group = (_empty_owner_name, _empty_owner_name) if numeric else (user_name, group_name)
+        self.known_owners: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        """The names of users and groups, by pairs of uid and gid, that this rank has met and that fit into a header.
+        The fast path describes items of these owners only.
+        """
 
     def describe_item(self, place: Place, found: FoundItems, row: int) -> ItemToArchive | None:
         """Return the description of one item: that in row ``row`` of ``found``, the items that were found in the
@@ -173,6 +183,7 @@ class MemberDescriber:
         elif kind != DIRECTORY:
             device = source_item_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
         uid, gid = rows.uid[row], rows.gid[row]
+        self.learn_owner(uid, gid)
         member = ArchiveMember(
             name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link,
             device,
@@ -195,7 +206,18 @@ class MemberDescriber:
     def owner_names(self, found: FoundItems) -> dict[tuple[int, int], tuple[bytes, bytes]]:
         """Return the names of users and groups of all ``found`` items: a pair of names for each pair of uid and gid."""
         pairs = {*zip(found.rows.uid, found.rows.gid, strict=True)}
+        for ids in pairs:
+            self.learn_owner(*ids)
         return {(uid, gid): (self._user(uid), self._group(gid)) for uid, gid in pairs}
+
+    def learn_owner(self, uid: int, gid: int) -> None:
+        """Add an owner to those that the fast path knows, unless there are many, or its names do not fit into a
+        header.
+        """
+        if (uid, gid) not in self.known_owners and len(self.known_owners) < _MAX_KNOWN_OWNERS:
+            names = self._user(uid), self._group(gid)
+            if fits_owner_fields(uid, gid, *names):
+                self.known_owners[uid, gid] = names
 
     def describe_root_directory(self, root: int, directory: int, status: os.stat_result) -> ItemToArchive:
         """Return the description of a directory that the user has named as a PATH on the command line. ``root`` is the

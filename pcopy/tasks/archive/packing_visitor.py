@@ -1,20 +1,13 @@
-"""The visitor of ``ptar -c``: it describes the items that the walk finds, and sends the descriptions to the ranks that
-own their directories.
-
-``DescribedMembersNote`` carries descriptions. The names of an inode with several hard links are first sent to one rank
-(``GroupLinkNames``): the first of them in the order of the archive becomes the file, the others become links to it.
-
-To lay out members is to determine the order of the members in the archive and the offset of each.
+"""The visitor of ``ptar -c``: it describes the items that the slow path finds, and sends the descriptions to the ranks
+that own their directories. Sub-directories become tasks of the fast path (``ArchiveDirectories``).
 """
 
 from __future__ import annotations
 
 import marshal
 import os
-import zlib
-from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import FindItemsWithoutXattrsBatch
@@ -22,51 +15,24 @@ from pcopy.fsio.backend.columns import LINKS_COLUMN, OutcomeCode, pack_names
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
-from pcopy.signature.sorting import ExternalSorter, SortRecord
-from pcopy.tasks.archive.descriptions import (
-    ItemToArchive,
-    MemberDescriber,
-    description_as_hard_link,
-    directory_part_of_key,
-    unpack_item_to_archive,
-)
+from pcopy.signature.sorting import SortRecord
+from pcopy.tasks.archive.archive_directories import can_archive_subtrees, spawn_archive_tasks
+from pcopy.tasks.archive.descriptions import ItemToArchive, MemberDescriber
+from pcopy.tasks.archive.member_records import DescribedMembersNote, rank_laying_out_members
 from pcopy.tasks.archive.readable import ReadPermissions
-from pcopy.tasks.archive.simple_files import holds_simple_files, simple_file_rows, simple_files, unpack_simple_files
+from pcopy.tasks.archive.simple_files import simple_file_rows, simple_files
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.job_filters import report_excluded_items
 from pcopy.tasks.base.kind import TaskSteps, TaskWithoutDirectory
-from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.copying import ItemVisitor
 from pcopy.walk.visitor import FoundItems
 
-MEMBER_SORT_MEMORY_BYTES = 32 << 20
-"""Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
-MAX_SIMPLE_BYTES = 8 << 20
-"""Bytes of records of simple files (regular files without xattrs, links and holes) of one directory that are kept in
-packed form, many files in one record. Further files become one record each.
-"""
-_DIRECTORY_GROUPS = 1 << 14
-"""Number of groups into which directories are hashed. The bytes of simple files in packed form (``MAX_SIMPLE_BYTES``)
-are counted for each group. With so many groups, a small directory seldom is in the same group as a large one.
-"""
 _ITEMS_PER_SLICE = 32
 """Number of items that a task describes before it yields to other work."""
-_LINKS_PER_NOTE = 512
-"""Number of links that are sent in one message."""
-
-
-def rank_laying_out_members(rank: Rank, root: int, path: bytes) -> int:
-    """Return the number of the rank that lays out the members of a directory, that is, determines their order and
-    offsets in the archive. ``path`` is the directory below the PATH number ``root`` of the command line.
-
-    Rank 0 lays out all members of a compressed archive.
-    """
-    return 0 if rank.program_options(ArchiveOptions).compress_as else zlib.crc32(path, root) % rank.size
 
 
 class ArchivingItemVisitor(ItemVisitor):
@@ -74,6 +40,7 @@ class ArchivingItemVisitor(ItemVisitor):
     the archive.
     """
 
+    needs_sorted_names = True
     separates_linked = True
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
@@ -108,10 +75,33 @@ class ArchivingItemVisitor(ItemVisitor):
         return super()._rows_passing_filters(found)
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Describe the directories in ``rows``, and add those that are archived to the directories that the scan
-        enters.
+        """Leave directories to the fast path, or describe them, and add those that are archived to the directories that
+        the scan enters.
         """
+        if not self._attempt and can_archive_subtrees(self._rank, self._place):
+            rows = self._spawn_subtree_tasks(found, rows)
         super().visit_directories(found, [row for row in rows if self._add_description_record(found, row) is not None])
+
+    def _spawn_subtree_tasks(self, found: FoundItems, rows: Sequence[int]) -> Sequence[int]:
+        """Spawn tasks that archive directories with everything below them. Return the rows of those directories that
+        the fast path cannot process as a whole, because of a mount or a file of the job in them.
+        """
+        place, own, names = self._place, self._rank.job.own, found.names
+        others = [
+            row
+            for row in rows
+            if found.rows.device[row] != self.device
+            or (own and any(_is_at_or_above(place, names[row], file) for file in own))
+        ]
+        chosen = sorted({*rows}.difference(others), key=names.__getitem__)
+        # Names of a list, and names between which one is tried again, are not all that belong here in the archive.
+        is_apart = bool(others or found.problems or self._rank.job.listed)
+        self._describing.owner_names(found)
+        spawn_archive_tasks(
+            self._rank, self._result, place,
+            [names[row] for row in chosen], [found.rows.inode[row] for row in chosen], is_apart=is_apart,
+        )  # fmt: skip
+        return others
 
     def _add_description_record(self, found: FoundItems, row: int) -> ItemToArchive | None:
         """Describe the item in row ``row`` of ``found``, and add its record to those for the rank that owns its
@@ -227,121 +217,6 @@ class ArchivingItemVisitor(ItemVisitor):
         super().end_directory_visit()
 
 
-class MembersToLayOut:
-    """The members whose order and offsets in the archive this rank determines, sorted by key (the order of the
-    archive).
-    """
-
-    def __init__(self, rank: Rank) -> None:
-        self.members = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
-        self.linked_names = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
-        """Names of inodes with several hard links, sorted by inode."""
-        self.has_linked_names = False
-        """True once any such name was received: then ``GroupLinkNames`` was spawned."""
-        self._simple_bytes = array("Q", [0]) * _DIRECTORY_GROUPS
-
-    def add_record(self, key: bytes, value: bytes) -> None:
-        """Add the record of a member, or of many simple files.
-
-        A record of many simple files is split into one record per file if its directory has too many. Otherwise all
-        files of such a directory would be in memory at the same time.
-        """
-        if holds_simple_files(value):
-            bucket = zlib.crc32(directory_part_of_key(key)) % _DIRECTORY_GROUPS
-            self._simple_bytes[bucket] += len(value)
-            if self._simple_bytes[bucket] > MAX_SIMPLE_BYTES:
-                files = unpack_simple_files(value)
-                for row in range(len(files)):
-                    self.members.add(*files.file_description_in_row(row).record_for_sorting)
-                return
-        self.members.add(key, value)
-
-    def close(self) -> None:
-        """Close the sorters and their temporary files."""
-        self.members.close()
-        self.linked_names.close()
-
-
-class DescribedMembersNote(TaskWithoutDirectory, code=130, doing="gathering members"):
-    """Message to the rank that lays out members, with packed descriptions of them.
-
-    If ``is_linked`` is true, the descriptions are names of inodes with several hard links, and their keys begin with
-    the inode. The receiving rank first collects all names of each inode.
-    """
-
-    records: bytes
-    is_linked: bool = False
-
-    def run(self, rank: Rank, result: TaskResult) -> None:
-        laid = rank.shared_instance(MembersToLayOut)
-        if self.is_linked and not laid.has_linked_names:
-            laid.has_linked_names = True
-            result.spawn_task(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
-        if self.is_linked:
-            for record in marshal.loads(self.records):
-                laid.linked_names.add(*record)
-            return
-        for key, value in marshal.loads(self.records):
-            laid.add_record(key, value)
-
-
-class GroupLinkNames(TaskWithoutDirectory, code=132, doing="finding hard links", is_note=False):
-    """Task of a rank that has received names of inodes with several hard links.
-
-    The first name of each inode becomes the file, the others become links to it.
-    """
-
-    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        laid = rank.shared_instance(MembersToLayOut)
-        records: defaultdict[int, list[SortRecord]] = defaultdict(list)
-        for number, (owner, record) in enumerate(self._records_grouped_by_inode(rank, laid.linked_names, result)):
-            records[owner].append(record)
-            if number % _LINKS_PER_NOTE == _LINKS_PER_NOTE - 1:
-                _send_records(result, records)
-                yield None
-        _send_records(result, records)
-        laid.linked_names.close()
-
-    def _records_grouped_by_inode(
-        self, rank: Rank, names: ExternalSorter, result: TaskResult
-    ) -> Iterator[tuple[int, SortRecord]]:
-        """Generator: yield each of ``names``, which are sorted by inode, as a record, together with the number of the
-        rank that owns its directory. The first name of an inode stays a file; the others become links to it.
-        """
-        first: ItemToArchive | None = None
-        inode, others = b"", list[tuple[bytes, bytes]]()
-        for key, value in names.sorted():
-            described = unpack_item_to_archive(value)
-            if first is not None and key[:32] == inode:
-                if described.member.name == first.member.name:  # the user has given the same PATH twice
-                    result.count(counts.SKIPPED)
-                    continue
-                others.append((described.path, described.name))
-                yield _record_with_owning_rank(rank, description_as_hard_link(described, first))
-                continue
-            if first is not None:
-                yield _record_with_owning_rank(
-                    rank, first._replace(names=tuple(others) if rank.collects_signature_entries else ())
-                )
-            first, inode, others = described, key[:32], []
-        if first is not None:
-            yield _record_with_owning_rank(
-                rank, first._replace(names=tuple(others) if rank.collects_signature_entries else ())
-            )
-
-
-def _record_with_owning_rank(rank: Rank, described: ItemToArchive) -> tuple[int, SortRecord]:
-    """Return the number of the rank that owns the directory of ``described``, and the record of ``described``."""
-    return rank_laying_out_members(rank, described.root, described.path), described.record_for_sorting
-
-
-def _send_records(result: TaskResult, records: defaultdict[int, list[SortRecord]]) -> None:
-    """Send ``records`` to the ranks that own the directories (the keys of ``records``), and clear them."""
-    for owner, some in records.items():
-        result.spawn_task(DescribedMembersNote(marshal.dumps(some)), owner=owner)
-    records.clear()
-
-
 class DescribeRoot(TaskWithoutDirectory, code=133, doing="examining", is_note=False):
     """Task that describes a directory which the user has named as PATH number ``root`` of the command line. This
     directory becomes the first of the members below that PATH.
@@ -362,3 +237,9 @@ class DescribeRoot(TaskWithoutDirectory, code=133, doing="examining", is_note=Fa
             return
         owner = rank_laying_out_members(rank, self.root, b"")
         result.spawn_task(DescribedMembersNote(marshal.dumps([described.record_for_sorting])), owner=owner)
+
+
+def _is_at_or_above(place: Place, name: bytes, file: tuple[int, bytes]) -> bool:
+    """Return True if the directory ``name`` of ``place`` contains ``file`` (number of a PATH, and path below it)."""
+    path = place.path + b"/" + name if place.path else name
+    return file[0] == place.root and (file[1] + b"/").startswith(path + b"/")

@@ -21,9 +21,10 @@ from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_on_archive_error
 from pcopy.tasks.archive.descriptions import unpack_item_to_archive
 from pcopy.tasks.archive.frames import FRAME_BYTES, ArchiveFrameWriter
-from pcopy.tasks.archive.packing_visitor import MembersToLayOut
+from pcopy.tasks.archive.member_records import MembersToLayOut
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, archive_pieces_of_records
-from pcopy.tasks.archive.simple_files import unpack_if_simple
+from pcopy.tasks.archive.simple_files import holds_several_members
+from pcopy.tasks.archive.tree_members import unpack_members
 from pcopy.tasks.archive.write_chunks import WriteChunk, chunk_tasks
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions
@@ -52,7 +53,7 @@ class ReportPieces(TaskWithoutDirectory, code=134, doing="laying out members", i
         while some := list(islice(found, PIECES_PER_NOTE)):
             sizes = array("Q", [piece.size for piece in some]).tobytes()
             digests = (
-                b"".join(digest_of_descriptions(map(unpack_if_simple, piece.packed_members)) for piece in some)
+                b"".join(digest_of_descriptions(map(unpack_members, piece.packed_members)) for piece in some)
                 if rank.program_options(ArchiveOptions).resumes
                 else b""
             )
@@ -288,7 +289,12 @@ class PieceFrameTasks:
             return None
         offset, piece = placed
         first = piece.runs[0]
-        if piece.size <= FRAME_BYTES or len(piece.runs) > 1 or not isinstance(first, bytes):
+        if (
+            piece.size <= FRAME_BYTES
+            or len(piece.runs) > 1
+            or not isinstance(first, bytes)
+            or holds_several_members(first)
+        ):
             return WriteMembers(marshal.dumps([(offset, piece.size, piece.packed_members)]), self._number)
         made = self._rank.shared_instance(PieceRecords)
         key = made.piece_key(offset, digest_of_descriptions([first])) if made.is_enabled else b""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from pcopy.archive.headers import (
     member_header,
@@ -22,6 +23,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ReadTarMembersBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.member_batches import ReadTreeMembersBatch
 from pcopy.fsio.contents import contents_of_pseudo_file
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem, source_changed_problem
@@ -32,6 +34,7 @@ from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_file_digest, symlink_digest, type_byte
 from pcopy.tasks.archive.descriptions import ItemToArchive, check_matches_description, unpack_item_to_archive
 from pcopy.tasks.archive.simple_files import SimpleFiles
+from pcopy.tasks.archive.tree_members import TreeMembers
 from pcopy.tasks.archive.write_chunks import report_archived_item, report_incomplete_file, report_missing_metadata
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
@@ -54,8 +57,8 @@ class PieceAtOffset(NamedTuple):
     """A piece of the archive (consecutive members that one task writes), of ``size`` bytes from ``offset`` on, both
     before compression.
 
-    ``runs`` are its members in their order. An element is either a ``SimpleFiles`` object, which holds many members, or
-    one packed ``ItemToArchive``.
+    ``runs`` are its members in their order. An element is either a ``SimpleFiles`` or ``TreeMembers`` object, which
+    holds many members, or one packed ``ItemToArchive``.
     """
 
     offset: int
@@ -236,8 +239,7 @@ class PieceMemberReader:
         """
         all_files = [run for piece in pieces for run in piece.runs if not isinstance(run, bytes)]
         made: list[ArchivedSimpleFiles] = []
-        for start in range(0, len(all_files), _MAX_DIRECTORIES):
-            some = all_files[start : start + _MAX_DIRECTORIES]
+        for some in _groups_read_together(all_files):
             whole = bytearray(sum(files.offsets[-1] for files in some))
             done = yield from self._read_with_backend(some, whole)
             room, at, row = memoryview(whole), 0, 0
@@ -259,7 +261,7 @@ class PieceMemberReader:
         """
         sizes, offsets = files.sizes, files.offsets
         if not self._reports_each and codes.count(OutcomeCode.DONE) == len(files):
-            self._files += len(files)
+            self._files += files.file_count
             read = sum(sizes)
             self._bytes += read
             self._moved += read
@@ -278,8 +280,17 @@ class PieceMemberReader:
             digest = hashing.digest_of_data(bytes(room[start : start + sizes[row]])) if hashing is not None else b""
             digests.append(digest)
             self._moved += sizes[row]
-            self.count_archived_file(files.file_description_in_row(row), digest)
+            self._count_member(files.file_description_in_row(row), digest)
         return digests
+
+    def _count_member(self, described: ItemToArchive, digest: bytes) -> None:
+        """Count a member that is a file or a directory as archived. ``digest`` is that of a file, if digests are
+        computed.
+        """
+        if described.member.kind == DIRECTORY:
+            self.count_member_without_contents(described)
+        else:
+            self.count_archived_file(described, digest)
 
     def count_simple_files_written_earlier(self, files: SimpleFiles, digests: Sequence[bytes]) -> None:
         """Count simple files that an interrupted run has already written. ``digests`` are the recorded digests of these
@@ -287,9 +298,9 @@ class PieceMemberReader:
         """
         if self._reports_each:
             for row, digest in enumerate(digests):
-                self.count_archived_file(files.file_description_in_row(row), digest)
+                self._count_member(files.file_description_in_row(row), digest)
             return
-        self._files += len(files)
+        self._files += files.file_count
         self._bytes += sum(files.sizes)
 
     def _read_with_backend(self, some: Sequence[SimpleFiles], room: bytearray) -> TicketGenerator[bytes | bytearray]:
@@ -308,6 +319,13 @@ class PieceMemberReader:
         except Problem:
             return undone  # each file meets the error when it is read, and reports it
         owners = {ids: trailing_file_header_fields(*names) for files in some for ids, names in files.owners.items()}
+        trees = [files for files in some if isinstance(files, TreeMembers)]
+        if trees:
+            runs = [(*place, files.packed_names, files.rows) for place, files in zip(places, trees, strict=True)]
+            read = yield from self._rank.execute_batch(
+                ReadTreeMembersBatch(runs, room, owners, pax_mtime_header_block())
+            )
+            return read.member_codes
         names = b"/".join([pack_names(files.names) for files in some])
         batch = ReadTarMembersBatch(
             names, b"".join([files.rows for files in some]), places, room, owners, pax_mtime_header_block()
@@ -365,6 +383,15 @@ class PieceMemberReader:
             described,
             ContentInfo(kind, member.size, digest, UNKNOWN_VERSION),
         )
+
+
+def _groups_read_together(all_files: Sequence[SimpleFiles]) -> Iterator[Sequence[SimpleFiles]]:
+    """Divide ``all_files`` into groups that one call of the backend reads. A group has either ``TreeMembers`` only, or
+    none of them.
+    """
+    for _, alike in groupby(all_files, type):
+        group = [*alike]
+        yield from (group[start : start + _MAX_DIRECTORIES] for start in range(0, len(group), _MAX_DIRECTORIES))
 
 
 def _append_contents(descriptor: int, start: int, length: int, data: bytearray) -> bool:

@@ -2,7 +2,9 @@
 
 Records are sorted in the order of the archive. But a record of simple files (regular files without xattrs, links and
 holes; ``pcopy.tasks.archive.simple_files``) holds many members of a directory, and other members can belong between
-them. Such records are split first.
+them. Such records are split first. No other members belong between those of a record of several directories
+(``pcopy.tasks.archive.tree_members``), which is a piece by itself, unless the archive is compressed: then pieces are
+divided by the number and size of their members only.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from pcopy.tasks.archive.descriptions import directory_part_of_key, size_of_reco
 from pcopy.tasks.archive.frames import FRAME_BYTES
 from pcopy.tasks.archive.simple_files import (
     SimpleFiles,
+    holds_several_members,
     holds_simple_files,
     member_count,
     merged_files,
     unpack_simple_files,
 )
+from pcopy.tasks.archive.tree_members import unpack_members
 
 PIECE_MEMBERS = 256
 """Number of members at which a piece is full."""
@@ -29,7 +33,9 @@ PIECE_BYTES = 4 << 20
 
 
 class SimpleFileRange(NamedTuple):
-    """Some of the simple files in ``files``: those from row ``start`` up to row ``end`` (exclusive)."""
+    """Some of the simple files (or ``TreeMembers``) in ``files``: those from row ``start`` up to row ``end``
+    (exclusive).
+    """
 
     files: SimpleFiles
     start: int
@@ -161,20 +167,22 @@ def archive_pieces_of_records(records: Iterator[SortRecord], *, spans_directorie
 
 
 def _unpack_run_if_too_large(run: ConsecutiveMembers, members: int, size: int) -> ConsecutiveMembers:
-    """Return ``run`` unchanged, unless it is a packed record of simple files that may not all fit into the present
+    """Return ``run`` unchanged, unless it is a packed record of several members that may not all fit into the present
     piece, which has ``members`` members and ``size`` bytes already. Then return it unpacked, so that it can be divided.
     """
-    if not isinstance(run, bytes) or not holds_simple_files(run):
+    if not isinstance(run, bytes) or not holds_several_members(run):
         return run
     number = member_count(run)
     if members + number <= PIECE_MEMBERS and size + size_of_record_in_archive(run) <= PIECE_BYTES:
         return run
-    return SimpleFileRange(unpack_simple_files(run), 0, number)
+    files = unpack_members(run)
+    assert not isinstance(files, bytes)
+    return SimpleFileRange(files, 0, number)
 
 
 def _is_large_file(run: ConsecutiveMembers) -> bool:
     """Return True if ``run`` is a single member that takes more than one frame of a compressed archive."""
-    return isinstance(run, bytes) and not holds_simple_files(run) and size_of_record_in_archive(run) > FRAME_BYTES
+    return isinstance(run, bytes) and not holds_several_members(run) and size_of_record_in_archive(run) > FRAME_BYTES
 
 
 def _split_run_to_fit_piece(

@@ -52,6 +52,13 @@ class ReadPermissions:
             return ()
         return [row for row in rows if columns.size[row] and not self._mode_allows_reading(found, row)]
 
+    def reads_all_files(self, device: int, directory: int) -> bool | None:
+        """Return True if this process may read all files of the file system with the number ``device``, on which the
+        open ``directory`` lies; False if their modes decide; None if that is not known before they are opened.
+        """
+        kind = self._file_system_type(device, directory)
+        return None if kind in _TYPES_WITH_UNKNOWN_RIGHTS else self._reads_all and kind != _NFS
+
     def may_be_unreadable(self, found: FoundItems, row: int, xattrs: Sequence[tuple[str, bytes]]) -> bool:
         """Return True if the file in ``row`` may be unreadable. ``xattrs`` are its extended attributes: an ACL may deny
         what the mode allows.

@@ -19,13 +19,14 @@ from pcopy.archive.headers import (
     fits_name_field,
     fits_owner_fields,
 )
-from pcopy.archive.member import FILE, ArchiveMember
+from pcopy.archive.member import DIRECTORY, FILE, ArchiveMember
 from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT
 from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, pack_names, unpack_names
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.descriptions import (
     MIN_SPARSE_SIZE,
     RECORD_SIZE_BITS,
+    SIMPLE_FILES_BIT,
     ItemToArchive,
     item_sort_key,
     size_of_record_in_archive,
@@ -33,10 +34,8 @@ from pcopy.tasks.archive.descriptions import (
 )
 from pcopy.walk.visitor import FoundItems
 
-_SIMPLE_BIT = 1 << RECORD_SIZE_BITS
-"""Bit of the first number (a size) in the value of a record that is set if the value holds ``SimpleFiles``."""
-_HEAD_SIZE = 12
-"""Bytes at the start of a value that holds ``SimpleFiles``: size in the archive, and number of files."""
+HEAD_SIZE = 12
+"""Bytes at the start of a value that holds several members: size in the archive, and number of members."""
 
 _UID_INDEX = 11
 """Index of the uid in a row, in units of 4 bytes; the gid follows it."""
@@ -67,6 +66,11 @@ class SimpleFiles:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def file_count(self) -> int:
+        """Number of files."""
+        return len(self)
 
     @property
     def offsets(self) -> array[int]:
@@ -119,7 +123,7 @@ class SimpleFiles:
         """These files packed as the value of a record to be sorted. The value begins with the number of bytes that they
         take in the archive.
         """
-        size = (_SIMPLE_BIT | self.offsets[-1]).to_bytes(8, "big")
+        size = (SIMPLE_FILES_BIT | self.offsets[-1]).to_bytes(8, "big")
         fields = self.root, self.path, self.prefix, pack_names(self.names), self.rows, self.owners
         return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
 
@@ -129,64 +133,58 @@ class SimpleFiles:
         return self.row_sort_key(0), self.packed_value
 
     @property
-    def properties_as_digest_input(self) -> bytes:
-        """The properties of all files as bytes, from which a digest is computed that shows whether a later run has the
-        same files. Equal files give equal bytes.
+    def full_names(self) -> bytes:
+        """The names in the archive, each followed by a zero byte."""
+        prefix = self.prefix
+        return b"".join([b"%b%b\0" % (prefix, name) for name in self.names])
 
-        The device number is left out, because it can change when the host is rebooted.
-        """
-        rows = array("Q", self.rows)
-        rows[2 :: MEMBER_ROW_FORMAT.size // 8] = array("Q", bytes(8 * len(self)))
-        owners = self.owners if len(self.owners) == 1 else {ids: self.owners[ids] for ids in self._owner_ids}
-        names = [each for ids, both in sorted(owners.items()) for each in (b"%d:%d" % ids, *both)]
-        text = b"/".join(
-            (b"%08x" % self.root, *(b"%d:%b" % (len(each), each) for each in (self.path, self.prefix, *names)))
-        )
-        return b"".join((text, b"//", pack_names(self.names), b"//", rows))
+    @property
+    def used_owners(self) -> OwnerNames:
+        """The names of those owners that the members have."""
+        return self.owners if len(self.owners) == 1 else {ids: self.owners[ids] for ids in self._owner_ids}
 
 
 def holds_simple_files(value: bytes) -> bool:
     """Return True if ``value``, the value of a record, holds several simple files (``SimpleFiles``), and not one
     ``ItemToArchive``.
     """
-    return value[0] >= _SIMPLE_BIT >> 56
+    return value[0] >> RECORD_SIZE_BITS - 56 == 1
+
+
+def holds_several_members(value: bytes) -> bool:
+    """Return True if ``value``, the value of a record, holds several members (``SimpleFiles`` or ``TreeMembers``), and
+    not one ``ItemToArchive``.
+    """
+    return value[0] >> RECORD_SIZE_BITS - 56 > 0
 
 
 def member_count(value: bytes) -> int:
     """Return how many members the value of a record holds."""
-    return int.from_bytes(value[8:_HEAD_SIZE], "big") if holds_simple_files(value) else 1
+    return int.from_bytes(value[8:HEAD_SIZE], "big") if holds_several_members(value) else 1
 
 
 def unpack_simple_files(value: bytes) -> SimpleFiles:
     """Return the ``SimpleFiles`` in the value of a record."""
-    root, path, prefix, names, rows, owners = marshal.loads(memoryview(value)[_HEAD_SIZE:])
+    root, path, prefix, names, rows, owners = marshal.loads(memoryview(value)[HEAD_SIZE:])
     return SimpleFiles(root, path, prefix, unpack_names(names), rows, owners)
 
 
-def unpack_if_simple(value: bytes) -> bytes | SimpleFiles:
-    """Unpack the value of a record: return ``SimpleFiles`` if it holds several simple files; if it holds one
-    ``ItemToArchive``, return ``value`` itself.
-    """
-    return unpack_simple_files(value) if holds_simple_files(value) else value
-
-
-def as_simple_file(value: bytes) -> SimpleFiles | None:
-    """If ``value`` is the value of a record of one file that is simple (no hard links, xattrs or holes), return this
-    file as ``SimpleFiles``; otherwise None.
+def as_simple_member(value: bytes) -> SimpleFiles | None:
+    """If ``value`` is the value of a record of one file that is simple (no hard links, xattrs or holes), or of one
+    directory without xattrs, return it as ``SimpleFiles``; otherwise None.
     """
     described = unpack_item_to_archive(value)
     member = described.member
-    is_simple = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_MEMBER_MTIMES
-    is_simple = is_simple and EARLIEST_TIME <= described.ctime <= LATEST_TIME
+    is_simple = member.kind in (FILE, DIRECTORY) and member.size < MIN_SPARSE_SIZE
+    is_simple = is_simple and member.mtime in SIMPLE_MEMBER_MTIMES and EARLIEST_TIME <= described.ctime <= LATEST_TIME
     if not is_simple or member.xattrs or member.extents is not None or described.names:
         return None
-    ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
-    mode = stat.S_IFREG | member.mode
+    ids = member.uid, member.gid
+    mode = member.mode | (stat.S_IFREG if member.kind == FILE else stat.S_IFDIR)
     row = MEMBER_ROW_FORMAT.pack(
         described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, size_of_record_in_archive(value)
     )
-    owners = {ids: (member.user, member.group)}
-    return SimpleFiles(described.root, described.path, prefix, [described.name], row, owners)
+    return SimpleFiles(described.root, described.path, b"", [member.name], row, {ids: (member.user, member.group)})
 
 
 def merged_files(parts: Sequence[SimpleFiles]) -> SimpleFiles:

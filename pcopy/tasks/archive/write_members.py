@@ -24,7 +24,7 @@ from pcopy.tasks.archive.piece_writer import (
     PieceMemberReader,
     parent_place_without_inode,
 )
-from pcopy.tasks.archive.simple_files import unpack_if_simple
+from pcopy.tasks.archive.tree_members import unpack_members
 from pcopy.tasks.archive.write_chunks import spawn_chunks
 from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions, stop_after_write_failure
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
@@ -40,15 +40,15 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
     """Task that writes some pieces (consecutive members) into the archive.
 
     ``pieces`` is packed: for each piece its offset in the archive, its size in bytes, and its members as values of
-    records (``ItemToArchive`` or ``SimpleFiles``). In a compressed archive a task has only one piece, which becomes the
-    frame ``number``; otherwise ``number`` is -1.
+    records (``ItemToArchive``, ``SimpleFiles`` or ``TreeMembers``). In a compressed archive a task has only one piece,
+    which becomes the frame ``number``; otherwise ``number`` is -1.
     """
 
     pieces: bytes
     number: int
 
     def subject(self) -> tuple[Place, bytes]:
-        first = unpack_if_simple(marshal.loads(self.pieces)[0][2][0])
+        first = unpack_members(marshal.loads(self.pieces)[0][2][0])
         described = unpack_item_to_archive(first) if isinstance(first, bytes) else first.file_description_in_row(0)
         return parent_place_without_inode(described), described.name
 
@@ -56,8 +56,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         writer = PieceMemberReader(rank, result)
         packed: list[tuple[int, int, list[bytes]]] = marshal.loads(self.pieces)
         pieces = [
-            PieceAtOffset(offset, size, [unpack_if_simple(value) for value in values])
-            for offset, size, values in packed
+            PieceAtOffset(offset, size, [unpack_members(value) for value in values]) for offset, size, values in packed
         ]
         try:
             if rank.options.dry_run:

@@ -19,14 +19,16 @@ import marshal
 import os
 import time
 from _blake2 import blake2b
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
 from pcopy import __version__
 from pcopy.checkpoint.framing import read_record_frames, write_record_frame
 from pcopy.errors import RequestRefused
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT
 from pcopy.fsio.close import close_ignoring_errors, names_in_directory
 from pcopy.fsio.durable import boot_id, replacing_file, sync_directory
 from pcopy.fsio.identity import identity_mark_of
@@ -37,7 +39,7 @@ from pcopy.fsio.syncer import sync_file_if_supported, unsyncable_devices
 from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX
 from pcopy.tasks.archive.archive_file import NO_SPACE_ERRNOS, ArchiveFile, stop_job_on_archive_error
 from pcopy.tasks.archive.compression import compressor_version
-from pcopy.tasks.archive.simple_files import SimpleFiles, as_simple_file, merged_files
+from pcopy.tasks.archive.simple_files import SimpleFiles, as_simple_member
 from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 
@@ -59,25 +61,36 @@ RECORDS_PER_FRAME = 1024
 
 
 def digest_of_descriptions(runs: Iterable[bytes | SimpleFiles]) -> bytes:
-    """Return a digest of the descriptions of all members of a piece. It shows whether a resumed run has the same
-    members in it.
+    """Return a digest of the descriptions of all members of a piece, which are in the order of the archive. It shows
+    whether a resumed run has the same members in it.
 
-    It does not depend on how simple files are divided into records. That differs between runs, because it depends on
-    which rank has scanned which part of a directory.
+    It does not depend on how simple members are divided into records. That differs between runs, because it depends on
+    which rank has scanned which part of a directory or of a tree.
     """
     digest, together = blake2b(digest_size=16), list[SimpleFiles]()
     for run in runs:
-        files = as_simple_file(run) if isinstance(run, bytes) else run
-        if together and (files is None or (files.root, files.path) != (together[0].root, together[0].path)):
-            digest.update(merged_files(together).properties_as_digest_input)
-            together = []
-        if files is not None:
-            together.append(files)
+        simple = as_simple_member(run) if isinstance(run, bytes) else run
+        if simple is not None:
+            together.append(simple)
         elif isinstance(run, bytes):
+            _add_simple_members(digest, together)
             digest.update(run)
-    if together:
-        digest.update(merged_files(together).properties_as_digest_input)
+            together = []
+    _add_simple_members(digest, together)
     return digest.digest()
+
+
+def _add_simple_members(digest: blake2b, together: Sequence[SimpleFiles]) -> None:
+    """Add the properties of consecutive simple members to a digest. The device number is left out, because it can
+    change when the host is rebooted.
+    """
+    if not together:
+        return
+    rows = array("Q", b"".join([members.rows for members in together]))
+    rows[2 :: MEMBER_ROW_FORMAT.size // 8] = array("Q", bytes(8 * (len(rows) // (MEMBER_ROW_FORMAT.size // 8))))
+    owners = {ids: names for members in together for ids, names in members.used_owners.items()}
+    names = b"".join([members.full_names for members in together])
+    digest.update(marshal.dumps((names, rows.tobytes(), sorted(owners.items())), 2))
 
 
 def recorded_compression(paths: Iterable[bytes]) -> str | None:

@@ -70,6 +70,7 @@ class MetadataChangeVisitor:
     by its type, and also as changed if it did not have them before.
     """
 
+    needs_sorted_names = False
     separates_linked = False
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:

@@ -408,6 +408,10 @@ def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDir
         result.spawn_task(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
         return number
     spool = NameBatchQueue(rank.open_spool)
+    if rank.visitor(rank, result, place, 0).needs_sorted_names:
+        from pcopy.walk.sorted_listing import SortedNameBatches
+
+        spool = SortedNameBatches(rank.open_spool)
     try:
         return (yield from queue_names_of_directory(listing, spool))
     finally:

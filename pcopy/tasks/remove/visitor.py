@@ -96,6 +96,7 @@ class RemoveVisitor:
     ``has_remaining`` becomes True if any item is not removed.
     """
 
+    needs_sorted_names = False
     separates_linked = False
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, directory: int, device: int) -> None:

@@ -127,17 +127,22 @@ int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return is_same ? DONE : PK_DEFERRED;
 }
 
-int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+int pk_has_no_attributes(pk_worker *worker, int flags, int directory, const char *name)
 {
     char path[LONGEST_PATH], names[MOST_NAMES + 1];
-    if (!path_of(path, batch->directory, batch->work->name[row]))
-        return PK_DEFERRED;
+    if (!path_of(path, directory, name))
+        return 0;
     doing(worker, OP_LISTXATTR);
     const ssize_t size = list(path, names, 0);
     if (size < 0)
-        return PK_DEFERRED;
+        return 0;
     for (const char *each = names; each < names + size; each += strlen(each) + 1)
-        if (what_of(worker, batch->flags, each, 1) != PK_LEAVE)
-            return PK_DEFERRED;
-    return DONE;
+        if (what_of(worker, flags, each, 1) != PK_LEAVE)
+            return 0;
+    return 1;
+}
+
+int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    return pk_has_no_attributes(worker, batch->flags, batch->directory, batch->work->name[row]) ? DONE : PK_DEFERRED;
 }

@@ -29,6 +29,8 @@
 #define PK_MAKE 17
 #define PK_REMOVE_TREE 18
 #define PK_PATHS 19
+#define PK_DESCRIBE 20
+#define PK_TREE_MEMBERS 21
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
@@ -124,6 +126,7 @@ typedef struct {
 #define PK_RESUMED 64    /* earlier runs of this job may have created or changed items of the target since `begun` */
 #define PK_OWN 128       /* directories that they have created can be recognised */
 #define PK_KEEP_ROWS 256 /* return a row that has subdirectories even if nothing remains in it and below */
+#define PK_APART 512     /* of PK_DESCRIBE: other directories of the same parent may belong between those of the rows */
 
 /* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
  * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into
@@ -167,7 +170,7 @@ typedef struct {
  * Other letters of PK_CHANGE: x for a directory that was entered and must be changed after all below it; those of pk_list
  * for items that were not begun because the time was over. Of PK_COPY_TREE: s for a directory for the slow path, a for one
  * whose target was created, too. Of PK_COMPARE_TREES with PK_OF_NAMES: the letters of pk_list, as capitals, for items that
- * only the first side has. */
+ * only the first side has. Of PK_DESCRIBE: m for a directory that is not simple; d for one that was not begun. */
 typedef struct {
     uint32_t entered, left;                          /* numbers of these directories, and of the items that remain */
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */
@@ -194,8 +197,10 @@ typedef struct {
     size_t names_size;
     pk_columns rows;
     pk_memory text;       /* of PK_PATHS and PK_LOOK: paths of items, each ended by a zero */
-    pk_memory items;      /* of PK_LOOK: for each directory, types, inode numbers and columns of its items */
-    pk_memory entered, above; /* of PK_LOOK: a pk_entered for each directory that was entered, and their paths, each
+    pk_memory items;      /* of PK_LOOK: for each directory, types, inode numbers and columns of its items; of PK_DESCRIBE:
+                           * pk_members, whose paths are in text */
+    pk_memory entered, above; /* of PK_DESCRIBE: above has the numbers (uint32_t) of members before which something is left
+                               * to the caller; of PK_LOOK: a pk_entered for each directory that was entered, and their paths, each
                                * ended by a zero */
     pk_frontier frontier; /* of walks */
     pk_memory copies;     /* of PK_COPY_TREE: a pk_copied for each directory that was entered and is not finished; text has
@@ -260,6 +265,22 @@ typedef struct {
     uint32_t mode, uid, gid, whole;
 } pk_member;
 
+/* Consecutive members that PK_DESCRIBE has found: `members` of them from the member number `first` on; `size`: their bytes in
+ * the archive; `names`: the offset of the first of their names, each of which is ended by a zero. */
+typedef struct {
+    uint64_t size, names;
+    uint32_t first, members;
+} pk_piece;
+
+/* A row of PK_TREE_MEMBERS: `members` consecutive members, from the member number `first` on. Their names, of which the first
+ * one is at the offset `names`, are paths below the directory (descriptor); those of directories end with a slash. prefix_at and
+ * prefix_size are those of pk_place. */
+typedef struct {
+    int32_t directory;
+    uint32_t first, members, prefix_at, prefix_size, unused;
+    uint64_t names;
+} pk_run;
+
 /* A directory (descriptor) that contains files of PK_MEMBER. others_may: another user may replace files in it. In
  * the archive, names of these files have a prefix: prefix_size bytes of the field "prefixes", from prefix_at on. */
 typedef struct {
@@ -283,7 +304,8 @@ typedef struct pk_batch {
     size_t names_size, new_names_size, temporaries_size;
     const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created a directory */
     uint32_t finished;    /* of PK_FINISH: number of all directories */
-    uint8_t *outcomes;    /* of PK_FINISH: code of each directory, 0 at first, and if the slow path has to finish it */
+    uint8_t *outcomes;    /* of PK_FINISH: code of each directory, 0 at first, and if the slow path has to finish it; of
+                           * PK_TREE_MEMBERS: code of each member */
     pk_columns given, found, wanted; /* mode, owner or group in "wanted": 0xffffffff means unchanged */
     pk_verdicts verdicts;
     uint8_t *digests;
@@ -305,13 +327,15 @@ typedef struct pk_batch {
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */
-    const pk_owner *owners; /* the fields from here to "place" are those of PK_MEMBER */
+    const pk_owner *owners; /* the fields from here to "place" are those of PK_MEMBER; of PK_DESCRIBE: known owners */
     uint32_t owners_number;
     const pk_member *members; /* one for each row */
     const pk_place *places;
     const uint32_t *place; /* index of the directory (pk_place) of each row */
     const char *prefixes;  /* of PK_MEMBER: see pk_place; of PK_PATHS: the path of the parent directory, with a slash
                             * and a zero at its end; of PK_FINISH: paths of directories, each ended by a zero */
+    const pk_run *runs;    /* of PK_TREE_MEMBERS: one for each row */
+    const char *paths;     /* of PK_TREE_MEMBERS: the names of all members, each ended by a zero */
     const uint8_t *pax;    /* of PK_MEMBER: the header block that precedes a pax record with only an mtime */
     uint64_t *removed;     /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
     int at_once;          /* rows that may modify the target directory at the same time; 0: no limit */
@@ -358,6 +382,12 @@ int pk_is_done(pk_batch *batch);
 pk_found pk_size_of_found(const pk_batch *batch);
 void pk_copy_found(const pk_batch *batch, const pk_columns *rows, uint8_t *kinds, uint64_t *inodes, char *text,
                    pk_entered *entered, char *above);
+/* Of a PK_DESCRIBE batch that is done: return the number of the members that its rows have found together, and the bytes of
+ * their names in *text; and copy both to memory of these sizes, in the order of the archive, and divide the members into pieces of
+ * at most `most` members, which end after `most_bytes` bytes. Return the number of pieces; there is room for one per member. */
+size_t pk_size_of_described(const pk_batch *batch, size_t *text);
+size_t pk_copy_described(const pk_batch *batch, pk_member *members, char *text, pk_piece *pieces, uint32_t most,
+                         uint64_t most_bytes);
 uint64_t pk_moved(pk_batch *batch);
 void pk_cancel(pk_backend *backend, pk_batch *batch);
 /* Release the memory that the C code has allocated for a batch that is done. */

@@ -29,6 +29,8 @@ static const struct {
     [PK_MAKE] = {pk_make_row, NAMES},
     [PK_REMOVE_TREE] = {pk_remove_tree_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},
+    [PK_DESCRIBE] = {pk_describe_row, LOOKS},
+    [PK_TREE_MEMBERS] = {pk_tree_members_row, LOOKS},
 };
 
 pk_row pk_row_of(const pk_batch *batch)

@@ -145,6 +145,8 @@ int pk_compare_trees_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_tree_members_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_describe_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* Functions for directories that are processed as a whole.
  *
  * pk_open_whole opens a directory by its name, without changing its atime if possible; it returns the descriptor, or
@@ -206,6 +208,8 @@ int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *fou
  * contains the item. */
 void pk_mark(int directory, int descriptor, uint8_t *out);
 int pk_attribute_of(pk_backend *backend, const char *name);
+/* Return 1 if an item has no extended attribute and no ACL that is kept. Return 0 if it may have one. */
+int pk_has_no_attributes(pk_worker *worker, int flags, int directory, const char *name);
 /* Return 1 if two items have the same extended attributes, apart from those that are not copied. Return 0 if they
  * differ, or if the slow path has to compare them. */
 int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char *name, int target, const char *new_name);

@@ -157,6 +157,34 @@ int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *liste
     return complete_types(walk, directory, listed);
 }
 
+typedef struct {
+    const char *name;
+    uint64_t inode;
+    uint8_t kind;
+} listed_name;
+
+static int by_name(const void *one, const void *other)
+{
+    return strcmp(((const listed_name *)one)->name, ((const listed_name *)other)->name);
+}
+
+/* Sort listed names. The memory behind LISTED_BYTES of the buffer is used. */
+static void sort_names(pk_walk *walk, pk_listed *listed)
+{
+    listed_name all[MOST_LISTED];
+    const char *name = listed->names;
+    char *to = (char *)walk->worker->buffer + LISTED_BYTES;
+    for (int each = 0; each < listed->number; each++, name += strlen(name) + 1)
+        all[each] = (listed_name){name, listed->all.inodes[each], listed->all.kinds[each]};
+    qsort(all, (size_t)listed->number, sizeof *all, by_name);
+    for (int each = 0; each < listed->number; each++) {
+        to = stpcpy(to, all[each].name) + 1;
+        listed->all.inodes[each] = all[each].inode;
+        listed->all.kinds[each] = all[each].kind;
+    }
+    memcpy(listed->names, walk->worker->buffer + LISTED_BYTES, listed->size);
+}
+
 /* Allocate memory for the subdirectories of a listed directory, and copy all names to it: the visitor may use the buffer in
  * which they are. Return 0, or -1 if there is no memory. */
 static int copy_names(pk_level *level, const pk_listed *listed)
@@ -209,8 +237,11 @@ static int process(pk_walk *walk, pk_level *level)
 {
     pk_listed listed;
     const int is_deepest = walk->levels >= walk->batch->tree->depth;
-    if (!is_found(walk, level) || pk_list_for_walk(walk, level->descriptor, (char *)walk->worker->buffer, &listed) ||
-        (!is_deepest && copy_names(level, &listed)))
+    if (!is_found(walk, level) || pk_list_for_walk(walk, level->descriptor, (char *)walk->worker->buffer, &listed))
+        return 'd';
+    if (walk->visitor->is_sorted)
+        sort_names(walk, &listed);
+    if (!is_deepest && copy_names(level, &listed))
         return 'd';
     const int letter = walk->visitor->names(walk, level, &listed);
     if (!letter && level->block != NULL)
@@ -301,7 +332,10 @@ static int go_down(pk_walk *walk)
         last->inodes++;
         last->other_inodes++;
         last->left--;
-        const int letter = goes_on(walk) ? enter(walk, last->descriptor, name, inode, other_inode, last->path) : 'd';
+        const int is_tried = goes_on(walk);
+        int letter = is_tried ? enter(walk, last->descriptor, name, inode, other_inode, last->path) : 'd';
+        if (letter && is_tried && walk->visitor->is_sorted)
+            letter = 'm';
         if (letter && !walk->is_out_of_memory) {
             walk->failures++;
             pk_remain(walk, walk->levels - 1, name, letter, inode);

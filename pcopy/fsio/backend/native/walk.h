@@ -51,6 +51,9 @@ typedef struct {
     int (*stay)(pk_walk *walk, pk_level *level);
     /* Open a directory, as pk_open_whole does. NULL: pk_open_whole. */
     int (*open)(pk_walk *walk, int around, const char *name, uint64_t inode);
+    int is_sorted;                /* true if names are listed and entered in the order of their bytes. A directory that this
+                                   * code does not handle is left with the letter m then, and d stands for one that was not
+                                   * tried: all that follow it in the same directory were not tried either. */
     int is_final;                 /* true if what was done with a directory cannot be done again by the slow path */
 } pk_visitor;
 

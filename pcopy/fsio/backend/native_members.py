@@ -1,0 +1,111 @@
+"""Conversion of batches about members of tar archives (``pcopy.fsio.backend.member_batches``) to C structures for the C
+backend.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable
+from struct import Struct
+from typing import Any
+
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FileOperationBatch, ItemCounts
+from pcopy.fsio.backend.columns import BatchOutcomeColumns
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.member_batches import (
+    DescribeMembersBatch,
+    DescribeMembersResult,
+    ReadTreeMembersBatch,
+    ReadTreeMembersResult,
+)
+from pcopy.fsio.backend.native_batches import (
+    OWNER_STRUCT,
+    NativeBatch,
+    mark_deferred_rows_for_slow_path,
+    native_batch_flags,
+    raise_unexpected_deferral,
+)
+from pcopy.fsio.backend.native_walk import NativeWalkBatch
+
+_ffi, _lib = _native.ffi, _native.lib
+
+_RUN_STRUCT = Struct("=i5IQ")
+"""Format of the C structure ``pk_run`` (native/backend.h): a row of a ``ReadTreeMembersBatch``."""
+
+
+class NativeDescribeMembersBatch(NativeWalkBatch):
+    """A batch that describes subtrees as members of an archive (``DescribeMembersBatch``), as a C structure."""
+
+    def __init__(self, settings: BackendSettings, batch: DescribeMembersBatch) -> None:
+        self._members_result = DescribeMembersResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_DESCRIBE, batch, self._members_result)
+        self._path_prefix = _ffi.new("char[]", batch.path_prefix)
+        self._piece_limits = batch.members_per_piece, batch.bytes_per_piece
+        tree, to = self.tree, self.batch
+        tree.largest, tree.user = batch.max_file_bytes, os.geteuid()
+        tree.flags = (_lib.PK_POWERFUL if batch.reads_all else 0) | (_lib.PK_APART if batch.is_apart else 0)
+        to.flags, to.prefixes = native_batch_flags(settings), self._path_prefix
+        owners = b"".join([OWNER_STRUCT.pack(*ids, 0, b"") for ids in batch.owners])
+        to.owners, to.owners_number = self.column_pointer("pk_owner[]", owners), len(batch.owners)
+
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
+        result, text_size = self._members_result, _ffi.new("size_t *")
+        number = _lib.pk_size_of_described(self.batch, text_size)
+        members, text = _ffi.new("pk_member[]", number), _ffi.new("char[]", text_size[0])
+        pieces = _ffi.new("pk_piece[]", number)
+        divided = _lib.pk_copy_described(self.batch, members, text, pieces, *self._piece_limits)
+        result.rows, result.names = _ffi.buffer(members)[:], _ffi.buffer(text)[:]
+        result.packed_pieces = _ffi.buffer(pieces, divided * _ffi.sizeof("pk_piece"))[:]
+
+
+class NativeReadTreeMembersBatch(NativeBatch):
+    """A batch that reads members of an archive (``ReadTreeMembersBatch``), as a C structure."""
+
+    def __init__(self, batch: ReadTreeMembersBatch) -> None:
+        rows = b"".join([rows for *_, rows in batch.runs])
+        codes = bytearray(len(rows) // MEMBER_ROW_FORMAT.size)
+        result = ReadTreeMembersResult(BatchOutcomeColumns(len(batch)), codes)
+        super().__init__(_lib.PK_TREE_MEMBERS, batch, result, raise_unexpected_deferral)
+        names = b"".join([names for _, _, _, names, _ in batch.runs])
+        runs, prefixes, offsets = bytearray(), bytearray(), array("Q", [0])
+        first = names_at = 0
+        for directory, number, prefix, some, packed in batch.runs:
+            if some.count(b"\0") != number or len(packed) != number * MEMBER_ROW_FORMAT.size or some[-1:] not in b"\0":
+                raise ValueError("there is not one name for each member")
+            runs += _RUN_STRUCT.pack(directory, first, number, len(prefixes), len(prefix), 0, names_at)
+            prefixes += prefix
+            first, names_at = first + number, names_at + len(some)
+            offsets.append(offsets[-1] + sum(_bytes_in_archive(packed)))
+        if offsets[-1] > len(batch.buffer):
+            raise ValueError("the buffer is too small for all members")
+        to = self.batch
+        owners = b"".join([OWNER_STRUCT.pack(*ids, total, end) for ids, (end, total) in batch.owner_fields.items()])
+        to.owners, to.owners_number = self.column_pointer("pk_owner[]", owners), len(batch.owner_fields)
+        to.members = self.column_pointer("pk_member[]", rows)
+        to.runs = self.column_pointer("pk_run[]", runs)
+        to.paths = self.column_pointer("char[]", names)
+        to.prefixes = self.column_pointer("char[]", prefixes or b"\0")
+        to.pax = self.column_pointer("uint8_t[512]", batch.pax_header)
+        to.arena = self.column_pointer("uint8_t[]", batch.buffer)
+        to.offsets = self.column_pointer("uint64_t[]", offsets)
+        to.outcomes = self.column_pointer("uint8_t[]", codes)
+
+    def fill_in_batch_result(self) -> None:
+        mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
+
+
+def _bytes_in_archive(packed: bytes) -> Iterable[int]:
+    """Return the bytes in the archive of each member in ``packed`` (``MEMBER_ROW_FORMAT``)."""
+    unit = MEMBER_ROW_FORMAT.size // 4
+    return memoryview(packed).cast("I")[unit - 1 :: unit]
+
+
+def native_member_batch(settings: BackendSettings, batch: FileOperationBatch[Any]) -> NativeBatch:
+    """Return an object that has a batch about members of an archive as a C structure, and its result."""
+    if isinstance(batch, DescribeMembersBatch):
+        return NativeDescribeMembersBatch(settings, batch)
+    assert isinstance(batch, ReadTreeMembersBatch)
+    return NativeReadTreeMembersBatch(batch)
