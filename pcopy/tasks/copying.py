@@ -169,9 +169,13 @@ class ItemVisitor:
         if not same_mount:
             return
         names = found.names
-        spawn_subdirectory_scan_tasks(
-            self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount]
-        )
+        self._spawn_subdirectory_tasks([names[row] for row in same_mount], [inodes[row] for row in same_mount])
+
+    def _spawn_subdirectory_tasks(self, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+        """Spawn tasks that scan the subdirectories ``names``, which are on the mount of the directory. ``inodes`` are
+        their inode numbers.
+        """
+        spawn_subdirectory_scan_tasks(self._rank, self._result, self._place, names, inodes)
 
     def process_collected_items(self) -> TaskSteps:
         """Do nothing, as a generator without steps. It is called after all items of the directory were received; a

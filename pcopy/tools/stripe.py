@@ -18,7 +18,7 @@ from pcopy.lustre.layouts import stripe_count_notice
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import Root, StripeOptions
 from pcopy.tasks.stripe.change_layout import BYTES_KEY, FEWER_STRIPES_KEY, FILES_KEY, MORE_STRIPES_KEY, OST_KEY
-from pcopy.tasks.stripe.examine_layouts import LayoutVisitor
+from pcopy.tasks.stripe.examine_directories import LayoutVisitor
 from pcopy.text import count_with_noun
 from pcopy.tools.arguments import StripeArguments
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedJobTool

@@ -393,3 +393,26 @@ def test_target_of_a_symlink_that_replaced_a_file_is_not_restriped(lustre: Lustr
     got = lustre.shown(secret)
     assert got is not None and got.count == 1
     assert found["found"] == found["files"] + found["directories"] + found["skipped"] + found["failed"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("more", [(), ("--in-flight", "4"), ("--exclude", "no such name")])
+def test_each_item_of_a_deep_and_wide_tree_is_counted_once(ranks: int, more: tuple[str, ...], lustre: Lustre) -> None:
+    """40 levels are more than one call of the backend opens; 300 names are more than it lists of a directory below."""
+    tree = lustre.first / "tree"
+    deepest = tree / "chain" / "/".join(["d"] * 40)
+    deepest.mkdir(parents=True)
+    for directory, number in ((deepest, 2), (tree / "wide" / "below", 300), (tree / "wide" / "empty", 0), (tree, 3)):
+        directory.mkdir(parents=True, exist_ok=True)
+        for each in range(number):
+            (directory / f"f{each}").write_bytes(b"x" * each)
+    (tree / "wide" / "link").symlink_to("below")
+    os.link(tree / "f2", tree / "wide" / "again")
+    listed = subprocess.run(["find", tree, "-printf", "%y %s\\n"], check=True, capture_output=True, text=True).stdout
+    kinds = [line.split() for line in listed.splitlines()]
+    found = report(lustre, "-n", ranks, *more, tree)
+    assert found["directories"] == sum(kind == "d" for kind, _ in kinds)
+    assert found["found"] == len(kinds)
+    assert found["files"] + found["skipped"] == sum(kind != "d" for kind, _ in kinds)
+    assert found["bytes"] == sum(int(size) for kind, size in kinds if kind == "f") - 2  # the second name of an inode
+    assert found["failed"] == 0

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 
-from pcopy.engine.task import ANY_RANK
-from pcopy.fsio.backend.columns import pack_names, unpack_names
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.layout import TargetDirectory
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import check_is_file_found_by_scan, source_item_status
 from pcopy.lustre.layouts import LustreLayoutPolicy, proc_path_of_item
-from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job import StripeOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
-from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
+from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts
 from pcopy.tasks.stripe.change_layout import (
     ChangeLayout,
@@ -31,64 +25,6 @@ from pcopy.tasks.stripe.change_layout import (
     layout_report_sums_of_file,
     lustre_layout_policy_of_directory,
 )
-from pcopy.walk.visitor import FoundItems
-
-
-class LayoutVisitor(ItemVisitor):
-    """Visitor of pstripe: it collects the regular files of a directory, and spawns tasks that examine their layouts,
-    many files per task. Other items have no layout.
-    """
-
-    separates_linked = True
-
-    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
-        super().__init__(rank, result, place, attempt)
-        self._batches: dict[int, tuple[list[bytes], list[int]]] = {}
-        """Names and inode numbers of the files that were collected, by the rank that must examine them (or
-        ``ANY_RANK``).
-        """
-
-    def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
-        for row in rows:
-            self._add_file(found, row, ANY_RANK)
-
-    visit_large_files = visit_special_files = visit_small_files
-
-    def visit_hard_linked_items(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Collect files with several hard links. All names of an inode go to the same rank, which examines the inode
-        only once.
-        """
-        for row in rows:
-            self._add_file(found, row, found.rows.inode[row] % self._rank.size)
-
-    def _add_file(self, found: FoundItems, row: int, owner: int) -> None:
-        """Add the file in row ``row`` to the files that the rank ``owner`` examines; count an item of another type as
-        skipped.
-        """
-        if type_byte(found.rows.mode[row]) != FILE:
-            self._result.count(counts.SKIPPED)
-            kind = type_byte(found.rows.mode[row]) or SOCKET_TYPE_BYTE
-            self._result.item_recorder.record_item_outcome(ItemAction.SKIP, self._place, found.names[row], kind)
-            return
-        names, inodes = self._batches.setdefault(owner, ([], []))
-        names.append(found.names[row])
-        inodes.append(found.rows.inode[row])
-        self._found_bytes += found.rows.size[row]
-        if len(names) >= MAX_BATCH_FILES:
-            self._spawn_examination_task(owner)
-
-    def _spawn_examination_task(self, owner: int) -> None:
-        """Spawn the task by which the rank ``owner`` examines the files that were collected for it."""
-        names, inodes = self._batches.pop(owner)
-        task = ExamineLayouts(self._place, pack_names(names), pack_numbers(inodes))
-        self._result.spawn_task(task, len(names) * CALL_COST, owner=owner)
-
-    def end_directory_visit(self) -> None:
-        """Spawn tasks for the files that were collected."""
-        for owner in [*self._batches]:
-            self._spawn_examination_task(owner)
-        super().end_directory_visit()
-
 
 MAX_REMEMBERED_INODES = 1 << 20
 """Largest number of inodes with several hard links that a rank remembers.
