@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import marshal
 import time
+import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from pcopy.archive.headers import fits_name_field
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ALL_LEVELS
@@ -43,6 +45,10 @@ MAX_NAMES_IN_SUBTREE = 1000
 """Maximum number of entries of a directory that the backend describes as part of a subtree. The names of a larger one
 are divided among tasks.
 """
+DIRECTORIES_PER_GROUP = 32
+"""Of this number of directories, about one begins a group. The backend begins a piece of the archive there, and tasks
+are divided there, so that pieces are the same in each run.
+"""
 _NOT_BEGUN, _NOT_SIMPLE = b"dm"
 """Letters of directories that the backend has not described (``DescribeMembersBatch``)."""
 
@@ -58,7 +64,7 @@ class ArchiveDirectories(DivisibleTask, code=158, doing="scanning", is_note=Fals
     is_apart: bool
 
     columns = ("inodes",)
-    min_items_per_portion = 2
+    min_items_per_portion = 1 << 30  # it is not divided: the division of its members into pieces would depend on that
     estimated_operations = 0
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
@@ -219,8 +225,8 @@ class _TreeDescriber:
 
 def can_archive_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may describe sub-directories of ``place`` with everything below them. That is so if
-    items need no look in Python (no filter, digest or limit), and if no file system is known to be mounted at ``place``
-    or below.
+    items need no look in Python (no filter, digest or limit), if no file system is known to be mounted at ``place`` or
+    below, and if names in it may be short enough for a header.
     """
     return (
         enters_several_per_call(rank)
@@ -229,6 +235,7 @@ def can_archive_subtrees(rank: Rank, place: Place) -> bool:
         )
         and not rank.job.roots[place.root].item
         and not rank.sources[place.root].expected_mounts.has_expected_mount_at_or_below(place.path)
+        and fits_name_field(rank.shared_instance(MemberDescriber).archive_name_prefix(place) + b"x/")
     )
 
 
@@ -249,11 +256,28 @@ def spawn_archive_tasks(
         is_apart: the field of ``ArchiveDirectories``.
         is_counted: True if they were counted as not scanned yet.
     """
-    for share in directory_slices_per_task(rank, len(names)):
+    prefix = rank.shared_instance(MemberDescriber).archive_name_prefix(place)
+    for share in _slices_of_groups(rank, prefix, names):
         task = ArchiveDirectories(place, pack_names(names[share]), pack_numbers([*inodes[share]]), is_apart)
         result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
     if not is_counted:
         result.count(counts.UNSCANNED, len(names))
+
+
+def _slices_of_groups(rank: Rank, prefix: bytes, names: Sequence[bytes]) -> Iterator[slice]:
+    """Divide directories among tasks: yield slices of ``names``, each of whole groups (``DIRECTORIES_PER_GROUP``).
+
+    ``prefix`` is what stands before the names in the archive.
+    """
+    ends, start = {share.stop for share in directory_slices_per_task(rank, len(names))}, 0
+    is_due = False
+    for row, name in enumerate(names):
+        is_due = is_due or row in ends
+        if is_due and zlib.crc32(b"%b%b/" % (prefix, name)) % DIRECTORIES_PER_GROUP == 0:
+            yield slice(start, row)
+            start, is_due = row, False
+    if start < len(names):
+        yield slice(start, len(names))
 
 
 def _place_below(parent: Place, path: bytes, inode: int) -> Place:

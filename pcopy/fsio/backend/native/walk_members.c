@@ -12,7 +12,7 @@
 #define EARLIEST (INT64_C(1000000000) * SECOND) /* times with ten digits: ``headers.SIMPLE_MEMBER_MTIMES`` */
 #define LATEST ((INT64_C(1) << 33) * SECOND)
 #define LARGE 64u /* files from which on a directory begins a piece of its own */
-#define GROUP 64u /* of so many directories, about one begins a piece */
+#define GROUP 32u /* of so many directories, about one begins a piece: ``archive_directories.DIRECTORIES_PER_GROUP`` */
 
 typedef struct {
     uint32_t owner;     /* index of the owner that was found last */
@@ -145,11 +145,30 @@ static int describe_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
     return 0;
 }
 
-/* Rows that were not begun when the time is over get the code CANCELLED, except the first one. */
+/* Return the CRC-32 of a text that follows one with the CRC-32 `value`, as zlib computes it. */
+static uint32_t crc32(uint32_t value, const char *text)
+{
+    for (value = ~value; *text; text++) {
+        value ^= (uint8_t)*text;
+        for (int bit = 0; bit < 8; bit++)
+            value = value >> 1 ^ (value & 1 ? 0xedb88320u : 0);
+    }
+    return ~value;
+}
+
+/* Return true if the directory of a row begins a piece because of its name. */
+static int begins_group(const pk_batch *batch, uint32_t row)
+{
+    return crc32(crc32(crc32(0, batch->prefixes), batch->work->name[row]), "/") % GROUP == 0;
+}
+
+/* Rows that were not begun when the time is over get the code CANCELLED, except the first one, and those that follow in the
+ * same piece. */
 int pk_describe_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     static const pk_visitor describes = {.names = describe_directory, .is_sorted = 1};
-    if (row && pk_now() >= batch->tree->deadline)
+    if (row && pk_now() >= batch->tree->deadline &&
+        (batch->verdicts.codes[row - 1] != DONE || batch->directories[row - 1].frontier.left || begins_group(batch, row)))
         return CANCELLED;
     pk_description *const state = malloc(sizeof *state);
     if (state == NULL)
@@ -175,13 +194,6 @@ size_t pk_size_of_described(const pk_batch *batch, size_t *text)
     return members;
 }
 
-static uint32_t hash(uint32_t value, const char *text)
-{
-    for (; *text; text++)
-        value = (value ^ (uint8_t)*text) * 16777619u;
-    return value;
-}
-
 /* Return the number of files of the directory that is the member number `at` of `end`. */
 static uint32_t files_of(const pk_member *members, size_t at, size_t end)
 {
@@ -196,7 +208,7 @@ static uint32_t files_of(const pk_member *members, size_t at, size_t end)
 size_t pk_copy_described(const pk_batch *batch, pk_member *members, char *text, pk_piece *pieces, uint32_t most,
                          uint64_t most_bytes)
 {
-    const uint32_t seed = hash(2166136261u, batch->prefixes);
+    const uint32_t seed = crc32(0, batch->prefixes);
     size_t before = 0, used = 0, number = 0;
     uint32_t last = 0;
     int is_apart = 1;
@@ -218,7 +230,7 @@ size_t pk_copy_described(const pk_batch *batch, pk_member *members, char *text, 
             int begins = is_apart || pieces[number - 1].members >= most || pieces[number - 1].size >= most_bytes;
             if (S_ISDIR(members[each].mode)) {
                 const uint32_t files = files_of(members, each, end);
-                begins = begins || files >= LARGE || last >= LARGE || (hash(seed, name) >> 16) % GROUP == 0;
+                begins = begins || files >= LARGE || last >= LARGE || crc32(seed, name) % GROUP == 0;
                 last = files;
             }
             if (begins)
