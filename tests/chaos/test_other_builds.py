@@ -92,6 +92,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     86: ("RemoveDirs", "place waiter names kinds inodes"),
     90: ("ExamineLayouts", "place names inodes"),
     91: ("ChangeLayout", "place name inode"),
+    92: ("ExamineDirectories", "place names inodes are_simple"),
     130: ("DescribedMembersNote", "records is_linked"),
     131: ("ArchiveFrameNote", "number compressed size offset maker"),
     132: ("GroupLinkNames", ""),

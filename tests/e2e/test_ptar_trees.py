@@ -55,8 +55,7 @@ def archive(tree: Path, place: Path, *words: Argument, ranks: int) -> Path:
 
 
 def order_key(member: tarfile.TarInfo) -> list[tuple[int, bytes]]:
-    """The order of the archive: a directory, the other items in it by name, then each subdirectory with what is in it.
-    """
+    """The order of the archive: a directory, the other items in it by name, then each subdirectory with what is in it."""
     *above, last = os.fsencode(member.name).split(b"/")
     return [*((1, name) for name in above), (int(member.isdir()), last)]
 

@@ -52,7 +52,7 @@ def described(
 ) -> DescribeMembersResult:
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = os.open(place, os.O_RDONLY)
-    usual = {
+    usual: dict[str, Any] = {
         "owners": [(os.geteuid(), os.getegid())],
         "max_file_bytes": 65_535,
         "reads_all": True,
@@ -73,7 +73,8 @@ def described(
     )
     try:
         done(backend, batch)  # C asks Python once how to handle an attribute
-        return done(backend, batch)
+        result: DescribeMembersResult = done(backend, batch)
+        return result
     finally:
         os.close(directory)
         backend.close()

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any
 
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FileOperationBatch, ItemCounts
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FileOperationBatch
 from pcopy.fsio.backend.columns import BatchOutcomeColumns
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.member_batches import (
@@ -35,16 +35,15 @@ _RUN_STRUCT = Struct("=i5IQ")
 """Format of the C structure ``pk_run`` (native/backend.h): a row of a ``ReadTreeMembersBatch``."""
 
 
-class NativeDescribeMembersBatch(NativeWalkBatch):
+class NativeDescribeMembersBatch(NativeWalkBatch[DescribeMembersResult]):
     """A batch that describes subtrees as members of an archive (``DescribeMembersBatch``), as a C structure."""
 
     def __init__(self, settings: BackendSettings, batch: DescribeMembersBatch) -> None:
-        self._members_result = DescribeMembersResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
-        super().__init__(_lib.PK_DESCRIBE, batch, self._members_result)
+        super().__init__(_lib.PK_DESCRIBE, batch, DescribeMembersResult)
         self._path_prefix = _ffi.new("char[]", batch.path_prefix)
         self._piece_limits = batch.members_per_piece, batch.bytes_per_piece
         tree, to = self.tree, self.batch
-        tree.largest, tree.user = batch.max_file_bytes, os.geteuid()
+        tree.max_file_bytes, tree.user = batch.max_file_bytes, os.geteuid()
         tree.flags = (_lib.PK_POWERFUL if batch.reads_all else 0) | (_lib.PK_APART if batch.is_apart else 0)
         to.flags, to.prefixes = native_batch_flags(settings), self._path_prefix
         owners = b"".join([OWNER_STRUCT.pack(*ids, 0, b"") for ids in batch.owners])
@@ -52,7 +51,7 @@ class NativeDescribeMembersBatch(NativeWalkBatch):
 
     def fill_in_batch_result(self) -> None:
         super().fill_in_batch_result()
-        result, text_size = self._members_result, _ffi.new("size_t *")
+        result, text_size = self.walk_result, _ffi.new("size_t *")
         number = _lib.pk_size_of_described(self.batch, text_size)
         members, text = _ffi.new("pk_member[]", number), _ffi.new("char[]", text_size[0])
         pieces = _ffi.new("pk_piece[]", number)

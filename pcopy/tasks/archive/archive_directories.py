@@ -18,7 +18,6 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ALL_LEVELS
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.member_batches import DescribeMembersBatch, DescribeMembersResult
-from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.descriptions import MIN_SPARSE_SIZE, MemberDescriber
 from pcopy.tasks.archive.member_records import DescribedMembersNote
@@ -27,17 +26,12 @@ from pcopy.tasks.archive.readable import ReadPermissions
 from pcopy.tasks.archive.tree_members import record_of_tree_members
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import ArchiveOptions
-from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import (
-    MAX_TASK_SECONDS,
-    call_deadline,
-    directory_slices_per_task,
-    enters_several_per_call,
-)
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, call_deadline, directory_slices_per_task
+from pcopy.tasks.base.tree_walk import directory_below, may_enter_subtrees
+from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import owner_columns_if_needed
 from pcopy.walk.visitor import stat_and_visit_names
 
@@ -139,7 +133,7 @@ class _TreeDescriber:
             self.add(group._replace(names=[names[row] for row in later], inodes=[inodes[row] for row in later]))
         self._result.count(counts.UNSCANNED, -codes.count(OutcomeCode.DONE))
         for items in found.remaining:
-            below = _place_below(parent, items.directory, items.directory_inode)
+            below = directory_below(parent, items.directory, items.directory_inode)
             rows = [row for row, letter in enumerate(items.kinds) if letter == _NOT_BEGUN]
             self._result.count(counts.UNSCANNED, len(items.names))
             self.add(
@@ -229,12 +223,9 @@ def can_archive_subtrees(rank: Rank, place: Place) -> bool:
     below, and if names in it may be short enough for a header.
     """
     return (
-        enters_several_per_call(rank)
-        and not (
-            rank.shared_instance(JobFilter).has_filters or rank.computes_digests or rank.collects_signature_entries
-        )
+        may_enter_subtrees(rank, (rank.sources[place.root], place.path))
+        and not (rank.computes_digests or rank.collects_signature_entries)
         and not rank.job.roots[place.root].item
-        and not rank.sources[place.root].expected_mounts.has_expected_mount_at_or_below(place.path)
         and fits_name_field(rank.shared_instance(MemberDescriber).archive_name_prefix(place) + b"x/")
     )
 
@@ -278,15 +269,3 @@ def _slices_of_groups(rank: Rank, prefix: bytes, names: Sequence[bytes]) -> Iter
             start, is_due = row, False
     if start < len(names):
         yield slice(start, len(names))
-
-
-def _place_below(parent: Place, path: bytes, inode: int) -> Place:
-    """Return a directory below ``parent`` on the same mount. ``path`` is its path relative to ``parent``."""
-    return Place(
-        parent.root,
-        parent.path + b"/" + path if parent.path else path,
-        ItemIdentity(parent.source_id.mount_code, inode),
-        NO_DIRECTORY_IDENTITY,
-        False,
-        False,
-    )

@@ -4,30 +4,29 @@ layouts examined (pstripe).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from pcopy.engine.task import ANY_RANK
-from pcopy.fsio.backend.batches import ALL_LEVELS
-from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.columns import pack_names, unpack_names
+from pcopy.fsio.backend.walk_batches import ListItemsBatch, WalkResult
 from pcopy.fsio.identity import ItemIdentity
-from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
-from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import (
-    DirectoriesToEnter,
-    call_deadline,
-    directory_slices_per_task,
-    enters_several_per_call,
+from pcopy.tasks.base.tree_walk import (
+    Siblings,
+    TreeWalk,
+    directory_below,
+    may_enter_subtrees,
+    spawn_tasks_for_siblings,
+    walk_rows,
 )
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
@@ -65,9 +64,8 @@ class LayoutVisitor(ItemVisitor):
         if not can_list_subtrees(self._rank, self._place):
             super()._spawn_subdirectory_tasks(names, inodes)
             return
-        for share in directory_slices_per_task(self._rank, len(names)):
-            task = ExamineDirectories(self._place, pack_names(names[share]), pack_numbers([*inodes[share]]))
-            self._result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
+        found = Siblings(self._place, names, inodes)
+        spawn_tasks_for_siblings(self._rank, self._result, found, _task_for_directories)
         self._result.count(counts.UNSCANNED, len(names))
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
@@ -114,10 +112,12 @@ class LayoutVisitor(ItemVisitor):
 
 class ExamineDirectories(DivisibleTask, code=92, doing="scanning", is_note=False):
     """Task that finds the files in the directories ``names`` (joined by slashes) of ``place`` and below, and has their
-    layouts examined. ``inodes`` are the inode numbers of the directories (8 bytes each).
+    layouts examined. ``inodes`` are the inode numbers of the directories (8 bytes each). ``are_simple`` is False if the
+    backend could not list them.
     """
 
     inodes: bytes
+    are_simple: bool
 
     columns = ("inodes",)
     min_items_per_portion = 2
@@ -125,95 +125,53 @@ class ExamineDirectories(DivisibleTask, code=92, doing="scanning", is_note=False
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         walk = _LayoutWalk(rank, result)
-        walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        walk.put_back(Siblings(self.place, names, inodes, are_simple=self.are_simple))
         yield from walk.enter_directories_while_others_work()
 
 
-class _LayoutWalk(DirectoriesToEnter):
-    """The part of a walk that one task does: it lists directories and everything below them, and passes the items to
-    the visitor.
-    """
+def _task_for_directories(found: Siblings) -> ExamineDirectories:
+    return ExamineDirectories(*found.packed(), found.are_simple)
 
-    def _can_enter_several_directories(self, around: Place) -> bool:
-        return can_list_subtrees(self._rank, around)
 
-    def _enters_subtrees(self, around: Place) -> bool:
-        return True
+class _LayoutWalk(TreeWalk):
+    """The visitor of pstripe: passes the items of directories, and of everything below them, to ``LayoutVisitor``."""
 
-    def _enter_several_directories(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
-        """List directories with everything below them by one call of the backend. Those that it cannot list are then
-        scanned one by one.
-        """
-        rank, result = self._rank, self._result
-        codes: Sequence[int] = bytes(len(names))
-        try:
-            directory, device = rank.open_source_directory(around), rank.source_device(around) or 0
-        except Problem:
-            pass  # each directory meets the error when it is scanned, and reports it
-        else:
-            batch = ListItemsBatch(
-                directory,
-                pack_names(names),
-                array("Q", inodes),
-                device,
-                NAMES_PER_BATCH - 1,
-                ALL_LEVELS,
-                call_deadline(rank),
-                VISITOR_COLUMNS,
-                b"",
-                None,
-                0,
-            )
-            found = yield from rank.execute_batch(batch)
-            codes = found.verdicts.codes
-            yield from self._visit_listed_items(around, found)
-            for group in found.remaining:
-                result.count(counts.UNSCANNED, len(group.names))
-                self.add(_place_below(around, group.directory, group.directory_inode), group.names, group.inodes)
-        for row, code in enumerate(codes):
-            if code == OutcomeCode.DONE:
-                result.count(counts.UNSCANNED, -1)
-            else:
-                yield from self._enter_directory(around, names[row], inodes[row])
+    visits_on_entry = False
 
-    def _visit_listed_items(self, around: Place, found: ListItemsResult) -> TaskSteps:
-        """Pass all items that the backend has listed below ``around`` to the visitors of their directories."""
-        assert found.rows is not None
-        for part in found.items_by_directory():
+    def new_task(self, found: Siblings) -> ExamineDirectories:
+        return _task_for_directories(found)
+
+    def may_be_rows(self, found: Siblings) -> bool:
+        return can_list_subtrees(self._rank, found.parent)
+
+    def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
+        """List directories with everything below them, and pass all items to the visitors of their directories."""
+        rank, parent = self._rank, found.parent
+        rows = walk_rows(rank, directories[0], rank.source_device(parent), found, NAMES_PER_BATCH - 1)
+        listed = yield from rank.execute_batch(ListItemsBatch(*rows, VISITOR_COLUMNS, b"", None))
+        assert listed.rows is not None
+        for part in listed.items_by_directory():
             self._result.count(counts.DIRECTORIES)
             if part.start == part.end:
                 continue
-            place, above = _place_below(around, part.directory, part.directory_inode), len(part.directory) + 1
-            kinds = found.kinds[part.start : part.end]
-            names = pack_names(name[above:] for name in found.names[part.start : part.end])
-            items = FoundItems(-1, names, found.rows.rows_in_range(part.start, part.end), {})
-            visitor = LayoutVisitor(self._rank, self._result, place, 0, kinds)
+            place, above = directory_below(parent, part.directory, part.directory_inode), len(part.directory) + 1
+            kinds = listed.kinds[part.start : part.end]
+            names = pack_names(name[above:] for name in listed.names[part.start : part.end])
+            items = FoundItems(-1, names, listed.rows.rows_in_range(part.start, part.end), {})
+            visitor = LayoutVisitor(rank, self._result, place, 0, kinds)
             pass_items_to_visitor(items, visitor)
             yield from visitor.process_collected_items()
             visitor.end_directory_visit()
+        return listed
 
-    def _enter_directory(self, around: Place, name: bytes, inode: int) -> TaskSteps:
-        path = around.path + b"/" + name if around.path else name
-        identity = ItemIdentity(around.source_id.mount_code, inode)
-        yield from ScanDir(around.root, path, identity, around).run(self._rank, self._result)
-
-    def _make_subdirectories_task(self, around: Place, names: bytes, inodes: bytes) -> ExamineDirectories:
-        return ExamineDirectories(around, names, inodes)
+    def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
+        path = parent.path + b"/" + name if parent.path else name
+        self._result.count(counts.UNSCANNED)  # the scan subtracts it
+        identity = ItemIdentity(parent.source_id.mount_code, inode)
+        yield from ScanDir(parent.root, path, identity, parent).run(self._rank, self._result)
 
 
 def can_list_subtrees(rank: Rank, place: Place) -> bool:
-    """Return True if the backend may list sub-directories of ``place`` with everything below them. That is so if Python
-    does not decide which of them are entered, and if no file system is known to be mounted at ``place`` or below.
-    """
-    return (
-        enters_several_per_call(rank)
-        and not rank.shared_instance(JobFilter).has_filters
-        and not rank.sources[place.root].expected_mounts.has_expected_mount_at_or_below(place.path)
-    )
-
-
-def _place_below(parent: Place, path: bytes, inode: int) -> Place:
-    """Return a directory below ``parent`` on the same mount. ``path`` is its path relative to ``parent``."""
-    identity = ItemIdentity(parent.source_id.mount_code, inode)
-    below = parent.path + b"/" + path if parent.path else path
-    return Place(parent.root, below, identity, NO_DIRECTORY_IDENTITY, False, False)
+    """Return True if the backend may list sub-directories of ``place`` with everything below them."""
+    return may_enter_subtrees(rank, (rank.sources[place.root], place.path))

@@ -148,6 +148,7 @@ typedef struct {
     pk_tally *tally;      /* of PK_LOOK: NULL, or sums to which a directory is added instead of being returned, if all
                            * its items have one owner and printable ASCII names. No lock protects the sums: only for
                            * backends without threads. */
+    uint64_t max_file_bytes; /* of PK_DESCRIBE: size of the largest simple file */
 } pk_tree;
 
 typedef struct {

@@ -42,7 +42,7 @@ static int is_readable(const pk_tree *tree, const struct stat *status)
 static int describe(pk_description *state, const pk_batch *batch, const struct stat *status, size_t length, pk_member *out)
 {
     const uint64_t size = S_ISDIR(status->st_mode) ? 0 : (uint64_t)status->st_size;
-    if (length > NAME || status->st_dev != batch->tree->source_device || size > (uint64_t)batch->tree->largest ||
+    if (length > NAME || status->st_dev != batch->tree->source_device || size > batch->tree->max_file_bytes ||
         !in_nanoseconds(status->st_mtim, &out->mtime) || !in_nanoseconds(status->st_ctim, &out->ctime) ||
         out->mtime < EARLIEST || out->mtime >= LATEST || !is_known_owner(state, batch, status->st_uid, status->st_gid))
         return 0;
