@@ -116,6 +116,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     155: ("NameConflictNote", "path stretches"),
     156: ("LinksToResolveNote", "links"),
     157: ("ResolveLinks", ""),
+    158: ("ArchiveDirectories", "place names inodes is_apart"),
     180: ("ExtractFilePart", "path name temporary identity size data start end coordinator shown"),
     181: ("PartExtractedNote", "temporary problem"),
     182: ("FindSpansToDigest", ""),

@@ -15,6 +15,7 @@ from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import FileContentVersion
+from pcopy.tasks.archive.archive_directories import ArchiveDirectories
 from pcopy.tasks.base import dividing
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.dividing import (
@@ -39,6 +40,7 @@ from pcopy.tasks.links.link_groups import CopyHardLinkGroups
 from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.recode.recode_files import RecodeFiles
 from pcopy.tasks.runner import TaskRunner
+from pcopy.tasks.stripe.examine_directories import ExamineDirectories
 from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.verify_items import VerifyItems
@@ -71,6 +73,7 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
         "writer": 7,
         "skips_first_side": True,
         "is_changed": False,
+        "is_apart": True,
         "are_simple": False,
         "is_compared": False,
     }
@@ -122,6 +125,8 @@ DIVISIBLE = [
         CompareDirs,
         CompareNamedItems,
         RecodeFiles,
+        ExamineDirectories,
+        ArchiveDirectories,
     ),
 ]
 
