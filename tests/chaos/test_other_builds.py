@@ -117,6 +117,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     156: ("LinksToResolveNote", "links"),
     157: ("ResolveLinks", ""),
     158: ("ArchiveDirectories", "place names inodes is_apart"),
+    159: ("ScanSortedNames", "place names attempt"),
     180: ("ExtractFilePart", "path name temporary identity size data start end coordinator shown"),
     181: ("PartExtractedNote", "temporary problem"),
     182: ("FindSpansToDigest", ""),

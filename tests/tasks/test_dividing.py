@@ -32,7 +32,7 @@ from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.change.change_tree import ChangeMetadataInDirectories, ChangeMetadataOfItems
 from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNamedItems
 from pcopy.tasks.compare.contents import CompareSmallFiles
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ScanSortedNames
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopySpecialFiles
 from pcopy.tasks.files.name_items import RenameCopies
@@ -109,6 +109,7 @@ def items_of(task: DivisibleTask) -> list[tuple[object, ...]]:
 DIVISIBLE = [
     *(
         ScanNames,
+        ScanSortedNames,
         CopyFiles,
         CopySpecialFiles,
         ReadItems,

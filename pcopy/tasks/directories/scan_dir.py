@@ -363,6 +363,14 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
         return {self.place}
 
 
+class ScanSortedNames(ScanNames, code=159, doing="scanning", is_note=False):
+    """Task that does the same as ``ScanNames`` with names that follow each other in the order of their bytes. It is not
+    divided, so that each visitor gets the same names in each run.
+    """
+
+    min_items_per_portion = 1 << 30
+
+
 class _OpenedDirectory(NamedTuple):
     """A directory that ``ScanDir.open_source_and_create_target`` has opened.
 
@@ -407,16 +415,16 @@ def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDir
     if not listing.may_have_more_batches:
         result.spawn_task(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
         return number
-    spool = NameBatchQueue(rank.open_spool)
+    spool, kind = NameBatchQueue(rank.open_spool), ScanNames
     if rank.visitor(rank, result, place, 0).needs_sorted_names:
         from pcopy.walk.sorted_listing import SortedNameBatches
 
-        spool = SortedNameBatches(rank.open_spool)
+        spool, kind = SortedNameBatches(rank.open_spool), ScanSortedNames
     try:
         return (yield from queue_names_of_directory(listing, spool))
     finally:
         result.spawn_tasks_lazily(
-            (ScanNames(place, packed, 0) for packed in spool), NAMES_PER_BATCH * CALL_COST, expands=True
+            (kind(place, packed, 0) for packed in spool), NAMES_PER_BATCH * CALL_COST, expands=True
         )
 
 

@@ -136,8 +136,8 @@ static void close_down_to(opened_path *opened, int number)
         close(opened->descriptor[--opened->number]);
 }
 
-/* Open the directory whose path is the first `size` bytes of `path`, with a slash at its end. Return its descriptor, or -1. Each
- * directory is opened from the one above it; those that are on the way to the last one are open already. */
+/* Open the directory whose path is the first `size` bytes of `path`, with a slash at its end. Return its descriptor, or -1.
+ * Each directory is opened from the one above it; those that are on the way to the last one are open already. */
 static int open_path(pk_worker *worker, opened_path *opened, const char *path, size_t size)
 {
     char name[256];

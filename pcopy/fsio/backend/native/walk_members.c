@@ -91,8 +91,8 @@ static int has_no_attributes(pk_walk *walk, int directory, const pk_listed *list
     return pk_has_no_attributes(walk->worker, flags, directory, ".");
 }
 
-/* If something was left to the caller since members were stored last, record that it belongs before the member that follows. There
- * must be room for a number. */
+/* If something was left to the caller since members were stored last, record that it belongs before the member that
+ * follows. There must be room for a number. */
 static void record_gap(pk_directory *found, pk_description *state)
 {
     const uint32_t number = (uint32_t)(found->items.size / sizeof *state->members);
