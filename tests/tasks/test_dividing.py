@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +30,8 @@ from pcopy.tasks.base.dividing import (
 )
 from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.kind import KIND_BY_CODE, DivisibleTask, TaskKind
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.sibling_directories import call_deadline
 from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.change.change_tree import ChangeMetadataInDirectories, ChangeMetadataOfItems
 from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNamedItems
@@ -293,3 +297,27 @@ def test_copy_with_all_tasks_divided_is_the_same(tmp_path: Path, existing: str) 
     assert {each.name: str(each.readlink()) for each in target.iterdir() if each.is_symlink()} == {
         f"l{number}": f"f{number}" for number in range(9)
     }
+
+
+@pytest.mark.parametrize(
+    ("age", "size", "copies_files", "have_work", "seconds"),
+    [
+        (0.0, 2, False, False, 0.001),  # the first call of a rank
+        (0.0, 2, False, True, 0.001),
+        (0.016, 2, False, True, 0.002),  # an eighth of the time since the rank has begun
+        (0.016, 2, True, True, 0.05),
+        (0.016, 2, True, False, 0.005),
+        (0.016, 1, False, True, 0.05),  # no other rank waits for directories
+        (9.0, 2, False, False, 0.005),
+        (9.0, 2, False, True, 0.05),
+    ],
+)
+def test_first_calls_are_short_so_that_other_ranks_get_directories(
+    monkeypatch: pytest.MonkeyPatch, age: float, size: int, copies_files: bool, have_work: bool, seconds: float
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + age)
+    rank = SimpleNamespace(
+        backend=SimpleNamespace(runs_in_poll=True), began=1000.0, size=size, all_ranks_have_work=lambda: have_work
+    )
+    deadline = call_deadline(cast(Rank, rank), copies_files=copies_files)
+    assert deadline - (1000.0 + age) == pytest.approx(seconds, abs=1e-9)

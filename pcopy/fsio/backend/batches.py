@@ -37,6 +37,8 @@ Result = TypeVar("Result")
 
 ALL_LEVELS = 2**32 - 1
 """Number of levels below the rows of a batch that may be entered: any number."""
+MAX_NAMES_IN_ROW = 1023
+"""Largest number of names of a directory that a row of the C backend can process with those below it."""
 
 MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
 """Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,

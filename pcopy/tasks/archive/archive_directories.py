@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pcopy.archive.headers import fits_name_field
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS
+from pcopy.fsio.backend.batches import ALL_LEVELS, MAX_NAMES_IN_ROW
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.member_batches import DescribeMembersBatch, DescribeMembersResult
 from pcopy.fsio.problem import Problem
@@ -35,10 +35,6 @@ from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import owner_columns_if_needed
 from pcopy.walk.visitor import stat_and_visit_names
 
-MAX_NAMES_IN_SUBTREE = 1000
-"""Maximum number of entries of a directory that the backend describes as part of a subtree. The names of a larger one
-are divided among tasks.
-"""
 DIRECTORIES_PER_GROUP = 32
 """Of this number of directories, about one begins a group. The backend begins a piece of the archive there, and tasks
 are divided there, so that pieces are the same in each run.
@@ -165,7 +161,7 @@ class _TreeDescriber:
             pack_names(group.names),
             array("Q", group.inodes),
             device,
-            MAX_NAMES_IN_SUBTREE,
+            MAX_NAMES_IN_ROW,
             ALL_LEVELS,
             call_deadline(rank),
             describing.archive_name_prefix(parent),

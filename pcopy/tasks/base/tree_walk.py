@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS, ListNamesResult
+from pcopy.fsio.backend.batches import ALL_LEVELS, MAX_NAMES_IN_ROW, ListNamesResult
 from pcopy.fsio.backend.columns import OutcomeCode, column_of_zeros, pack_names
 from pcopy.fsio.backend.walk_batches import RemainingItems, WalkResult
 from pcopy.fsio.directories import DirectoriesBelowRoot
@@ -45,10 +45,6 @@ from pcopy.walk.listing import (
     unpack_name_batch,
 )
 
-MAX_NAMES_IN_SUBTREE = 1000
-"""Maximum number of entries of a directory that one call of the backend processes together with others. The names of a
-larger directory are divided among tasks.
-"""
 _DIRECTORY_LETTER = ord("d")
 """Letter of a directory, and of one that a call of the backend has not entered."""
 
@@ -138,7 +134,7 @@ def walk_rows(
     directory: int,
     device: int | None,
     found: Siblings,
-    max_names: int = MAX_NAMES_IN_SUBTREE,
+    max_names: int = MAX_NAMES_IN_ROW,
     depth: int = ALL_LEVELS,
 ) -> tuple[int, bytes, array[int], int, int, int, float]:
     """Return the first fields of a batch (``WalkBatch``) that processes the items ``found`` and everything below.

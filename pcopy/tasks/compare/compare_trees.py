@@ -150,7 +150,7 @@ class _ComparisonWalk(TreeWalk):
         rank, result, options, are_items = self._rank, self._result, self._options, not found.are_visited
         devices = [rank.source_device(directory_place_on_side(found.parent, side)) or 0 for side in SIDES]
         batch = CompareTreesBatch(
-            *walk_rows(rank, directories[0], devices[0], found, NAMES_PER_BATCH - 1),
+            *walk_rows(rank, directories[0], devices[0], found),
             directories[1],
             column_of_zeros("Q", len(found.names)) if are_items else array("Q", found.other_inodes),
             devices[1],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from pcopy.fsio.backend.batches import CopyPlan
+from pcopy.fsio.backend.batches import MAX_NAMES_IN_ROW, CopyPlan
 from pcopy.fsio.backend.directory_batches import FAR_FUTURE_TIME, DirectoryBatchSettings
 from pcopy.fsio.backend.plan_copies import CopyPolicy, file_copy_plan_for_unused_name
 from pcopy.fsio.problem import Problem
@@ -94,7 +94,7 @@ def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings
         FAR_FUTURE_TIME if policy.changed_since is None else policy.changed_since,
         FAR_FUTURE_TIME if begun is None else begun,
         policy.modify_window,
-        NAMES_PER_BATCH - 1 if is_quick else MAX_NAMES_IN_SCAN,
+        MAX_NAMES_IN_ROW + 1 if is_quick else MAX_NAMES_IN_SCAN,
         is_parent_new=place.is_new and not is_resumed,
         skips_matching_files=policy.existing == "changed"
         and not (policy.compares_contents or policy.writes_in_place or selects),

@@ -68,7 +68,7 @@ from pcopy.tasks.remove.remove_tree import (
     is_on_root_mount,
 )
 from pcopy.tasks.remove.stop_deletion import DeletionState
-from pcopy.walk.listing import NAMES_PER_BATCH, list_directory
+from pcopy.walk.listing import list_directory
 
 EMPTY_SOURCE_TEXT = (
     "nothing was deleted: the source is empty; --delete-all deletes the contents of the target even then"
@@ -432,7 +432,7 @@ def _compare_subdirectories(rank: Rank, result: TaskResult, sides: _OpenSourceAn
     place = sides.place
     if below.names and _may_compare_subtrees(rank, place):
         batch = CompareTreesBatch(
-            *walk_rows(rank, sides.target, rank.target_device(place), below, NAMES_PER_BATCH - 1),
+            *walk_rows(rank, sides.target, rank.target_device(place), below),
             sides.source,
             column_of_zeros("Q", len(below.names)),
             rank.source_device(place) or 0,

@@ -30,7 +30,6 @@ from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
-from pcopy.walk.listing import NAMES_PER_BATCH
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems, pass_items_to_visitor
 
 (_DIRECTORY,) = b"d"
@@ -148,7 +147,7 @@ class _LayoutWalk(TreeWalk):
     def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
         """List directories with everything below them, and pass all items to the visitors of their directories."""
         rank, parent = self._rank, found.parent
-        rows = walk_rows(rank, directories[0], rank.source_device(parent), found, NAMES_PER_BATCH - 1)
+        rows = walk_rows(rank, directories[0], rank.source_device(parent), found)
         listed = yield from rank.execute_batch(ListItemsBatch(*rows, VISITOR_COLUMNS, b"", None))
         assert listed.rows is not None
         for part in listed.items_by_directory():

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListNamesResult
+from pcopy.fsio.backend.batches import MAX_NAMES_IN_ROW, ListNamesResult
 from pcopy.fsio.backend.columns import BatchOutcomeColumns, ItemStatusColumns, unpack_names
 from pcopy.fsio.backend.walk_batches import ListItemsBatch, ListItemsResult, ListPathsBatch, ListPathsResult, WalkResult
 from pcopy.fsio.identity import ItemIdentity
@@ -31,7 +31,6 @@ from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.tree_walk import (
-    MAX_NAMES_IN_SUBTREE,
     Siblings,
     TreeWalk,
     directory_below,
@@ -214,10 +213,10 @@ class _DirectoryWalk(TreeWalk):
         of its items are read by any rank, or by any thread.
         """
         if not mask:
-            return MAX_NAMES_IN_SUBTREE
+            return MAX_NAMES_IN_ROW
         if not self._rank.backend.runs_in_poll:
             return MAX_NAMES_PER_THREAD
-        return MAX_NAMES_IN_SUBTREE if sums_up else NAMES_PER_BATCH - 1
+        return MAX_NAMES_IN_ROW if sums_up else NAMES_PER_BATCH - 1
 
     def _test_items_together(self, parent: Place, found: ListItemsResult, *, enters_directories: bool) -> TaskSteps:
         """Test all items that a call of the backend has found below ``parent``, and report those that are selected. Add
