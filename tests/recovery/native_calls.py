@@ -139,8 +139,11 @@ class SimulatedLibrary:
 
 
 def _check_world() -> None:
-    """Raise ``Ended`` if a generator of a world that has ended is closed: its backend is discarded."""
-    if current() is None:
+    """Raise ``Ended`` if a generator of a world that has ended is closed: its backend is discarded, and a row that was in
+    progress never ends.
+    """
+    strand = current()
+    if strand is None or strand.world.is_over:
         raise Ended
 
 
