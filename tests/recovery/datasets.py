@@ -78,8 +78,8 @@ class Dataset(NamedTuple):
         return (TARGET[1:], SOURCE[1:]) if self.target_is_there else (TARGET[1:],)
 
     def prepare(self, disk: Disk) -> None:
-        """Makes the source, and what the destination holds before. No directory of the destination has the mtime of one of
-        the source, which is in whole seconds: it would count as skipped.
+        """Makes the source, and what the destination holds before. No directory of the destination has the mtime of its
+        source, which is in whole seconds: it would count as skipped.
         """
         disk.now = int(T0 * 1e9) - 10**12 + 1
         home = _directory(disk, disk.root, HOME[1:])

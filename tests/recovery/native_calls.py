@@ -139,8 +139,8 @@ class SimulatedLibrary:
 
 
 def _check_world() -> None:
-    """Raise ``Ended`` if a generator of a world that has ended is closed: its backend is discarded, and a row that was in
-    progress never ends.
+    """Raise ``Ended`` if a generator of a world that has ended is closed. Its backend is discarded, and rows in progress
+    never end.
     """
     strand = current()
     if strand is None or strand.world.is_over:
