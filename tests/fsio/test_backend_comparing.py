@@ -162,9 +162,20 @@ def test_different_owners_types_and_names_are_returned(make_backend: BackendFact
     (place / "a/some/0").rename(place / "a/some/1")
     (place / "b/empty/new").touch()
     result = compared(make_backend, place, OWNERSHIP)
-    different = ("full/1", "full/fifo", "empty/new", "some/0", "some/1")
-    assert remaining(result) == dict.fromkeys(different, "?") and result.frontiers.keys() == {0, 1, 2}
+    different = {"full/1": "?", "full/fifo": "?", "empty/new": ">", "some/0": ">", "some/1": "<"}
+    assert remaining(result) == different and result.frontiers.keys() == {0, 1, 2}
     assert result.counts == ItemCounts(files=3, directories=1, links=1)
+
+
+def test_sockets_and_marks_of_incomplete_files_are_returned(make_backend: BackendFactory, place: Path) -> None:
+    """The caller knows whether they are compared."""
+    mark = ".pcopy-incomplete-0123456789abcdef"
+    for side in "ab":
+        os.mknod(place / side / "full/socket", stat.S_IFSOCK | 0o600)
+        (place / side / "full" / mark).touch()
+    result = compared(make_backend, place, CONTENT)
+    assert remaining(result) == {"full/socket": "?", f"full/{mark}": "?"}
+    assert (result.counts.files, result.counts.other_items) == (5, 1)
 
 
 def test_times_within_the_modify_window_are_equal(make_backend: BackendFactory, place: Path) -> None:
@@ -233,7 +244,7 @@ def deep_pair(place: Path) -> list[str]:
 
 def test_whole_subtree_is_compared(make_backend: BackendFactory, tmp_path: Path) -> None:
     paths = deep_pair(tmp_path)
-    changed = {"top/1/2/file": "c", "top/0/extra": "?", "top/2/1/link": "?", "top/2/0": "?"}
+    changed = {"top/1/2/file": "c", "top/0/extra": ">", "top/2/1/link": ">", "top/2/0": "?"}
     (tmp_path / "b/top/1/2/file").write_bytes(b"2")
     (tmp_path / "b/top/0/extra").touch()
     (tmp_path / "a/top/2/1/link").unlink()

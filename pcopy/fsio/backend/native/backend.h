@@ -170,8 +170,9 @@ typedef struct {
  * the directories that were entered and in which or below which something remains; number 0 is the directory of the row.
  * Other letters of PK_CHANGE: x for a directory that was entered and must be changed after all below it; those of pk_list
  * for items that were not begun because the time was over. Of PK_COPY_TREE: s for a directory for the slow path, a for one
- * whose target was created, too. Of PK_COMPARE_TREES with PK_OF_NAMES: the letters of pk_list, as capitals, for items that
- * only the first side has. Of PK_DESCRIBE: m for a directory that is not simple; d for one that was not begun. */
+ * whose target was created, too. Of PK_COMPARE_TREES: < and > for items that only the first or only the second side has;
+ * with PK_OF_NAMES the letters of pk_list, as capitals, for items that only the first side has. Of PK_DESCRIBE: m for a
+ * directory that is not simple; d for one that was not begun. */
 typedef struct {
     uint32_t entered, left;                          /* numbers of these directories, and of the items that remain */
     pk_memory parents, inodes, names;                /* uint32_t, uint64_t, names joined by slashes */

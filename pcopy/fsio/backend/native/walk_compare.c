@@ -58,14 +58,14 @@ static int are_times_alike(const struct stat *one, const struct stat *other, int
     return (later < 0 ? -later : later) <= (__int128)window * 1000000000;
 }
 
-/* Return true if the statuses of two items agree in the properties to compare. Return 0 for devices, too: the slow
- * path compares them. */
+/* Return true if the statuses of two items agree in the properties to compare. Return 0 for devices and sockets, too: the
+ * slow path compares devices, and knows whether sockets are compared. */
 static int are_alike(const pk_batch *batch, const struct stat *one, const struct stat *other)
 {
     const mode_t kind = one->st_mode & S_IFMT;
     const int has_size = kind == S_IFREG ? batch->flags & (PK_OF_SIZE | PK_OF_CONTENT)
                                          : kind == S_IFLNK && batch->flags & PK_OF_SIZE;
-    if (kind != (other->st_mode & S_IFMT) || kind == S_IFCHR || kind == S_IFBLK)
+    if (kind != (other->st_mode & S_IFMT) || kind == S_IFCHR || kind == S_IFBLK || kind == S_IFSOCK)
         return 0;
     if (has_size && one->st_size != other->st_size)
         return 0;
@@ -139,6 +139,8 @@ static int compare_open(struct pairs *pairs, const int reading[2])
 static int compare_files(struct pairs *pairs, const char *name)
 {
     int reading[2], result = '?', keeps_atime;
+    if (!strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1)) /* the slow path knows whether such a file is an error */
+        return '?';
     doing(pairs->worker, OP_OPEN);
     reading[0] = pk_open_source(pairs->directories[0], name, 0, &keeps_atime);
     if (reading[0] < 0)
@@ -207,7 +209,8 @@ static int compare(struct pairs *pairs, const char *name, int kind, int other)
     return compare_statuses(pairs, name, status);
 }
 
-/* Compare the names of both listings one by one. Return 0, or -1 if there is no memory for the frontier. */
+/* Compare the names of both listings one by one. Names that only one side has are left with the letters < (first side) and
+ * > (second side). Return 0, or -1 if there is no memory for the frontier. */
 static int compare_all(pk_walk *walk, struct pairs *pairs, pk_listed *listed)
 {
     const struct entry *one = pairs->entries[0], *other = pairs->entries[1];
@@ -219,7 +222,7 @@ static int compare_all(pk_walk *walk, struct pairs *pairs, pk_listed *listed)
         uint8_t *const kind = order > 0 ? NULL : &listed->all.kinds[one->index];
         const uint64_t inode = kind != NULL ? listed->all.inodes[one->index] : 0;
         const int other_kind = order >= 0 ? pairs->other.all.kinds[other->index] : 0;
-        int letter = '?';
+        int letter = order < 0 ? '<' : order > 0 ? '>' : '?';
         if (pairs->batch->flags & PK_OF_NAMES)
             letter = compare_types(kind != NULL ? *kind : 0, other_kind);
         else if (!order && !atomic_load_explicit(is_cancelled, memory_order_relaxed))
