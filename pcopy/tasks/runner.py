@@ -76,7 +76,8 @@ class TaskRunner:
         self._rank = rank
         self._paces = rank.shared_instance(ItemDurations)
         self._last_unpacked: tuple[bytes, TaskKind | None] = b"", None
-        if rank.collects_signature_entries or rank.copy_options.verify or rank.options.itemize:
+        needs_many_modules = rank.collects_signature_entries and not rank.job.compares_by_digest
+        if needs_many_modules or rank.copy_options.verify or rank.options.itemize:
             import_all_task_modules()
         self._send_window = _send_window_of(rank)
         if not isinstance(rank.job.program, WalkOptions):

@@ -41,6 +41,7 @@ from pcopy.tools.director import JOB_STAGES, PAIR_STAGES, JobDirector
 from pcopy.tools.final_output import VerifyJobBase
 from pcopy.tools.outputs import check_output_and_signature_files, umask_of_user, write_signature_file
 from pcopy.tools.summary import common_json_values
+from pcopy.tools.verify_pairs import PairDirector, can_compare_side_by_side, counts_of_sides, differences_of_pairs
 from pcopy.units import format_seconds, format_size
 
 _SHOWN_COUNTERS = ("files", "directories", "symlinks", "special", "bytes", "failed")
@@ -62,9 +63,12 @@ class VerifyTool(Tool):
     @staticmethod
     def make_director(rank: Rank, complete: CompleteJob, unfinished: int) -> JobDirector:
         """Return the director of the job (the object on rank 0 that chooses phases and exit status): a
-        ``CompareDirector`` with ``--compare``, else a ``JobDirector``.
+        ``CompareDirector`` with ``--compare``, a ``PairDirector`` for two directories that are compared side by side
+        without it, else a ``JobDirector``.
         """
-        if not isinstance(rank.job.program, CompareOptions):
+        if rank.job.compares_by_digest:
+            return PairDirector(rank, complete, unfinished)
+        if not rank.job.compares_properties:
             return JobDirector(rank, complete, unfinished)
         from pcopy.tools.compare import CompareDirector
 
@@ -72,16 +76,14 @@ class VerifyTool(Tool):
 
     def stages_of_job(self, job: Job) -> StagesByPhase:
         """Return the stages: if two trees are read, an item and its counterpart are counted once."""
-        is_comparison = isinstance(job.program, CompareOptions)
-        return PAIR_STAGES if len(job.roots) > 1 and not is_comparison else self.stages
+        return PAIR_STAGES if len(job.roots) > 1 and not job.compares_properties else self.stages
 
     def initial_counts(self, job: Job) -> list[int]:
         """Return the counters (``JobCounters``) before the first task. Without ``--compare``, directories that are
         roots count as found. With ``--compare``, all counters are 0: both trees are walked side by side, and the roots
         are counted when they are compared.
         """
-        is_comparison = isinstance(job.program, CompareOptions)
-        return [0] * counts.NUMBER_OF_COUNTERS if is_comparison else super().initial_counts(job)
+        return [0] * counts.NUMBER_OF_COUNTERS if job.compares_properties else super().initial_counts(job)
 
     def phase_name(self, phase: int) -> str:
         return phase_name(phase) if phase >= Phase.SIGN else "read"
@@ -126,7 +128,8 @@ class VerifyJob(VerifyJobBase):
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
                 raise path_refused(path, "already exists and is not replaced; --force replaces it", code=errno.EEXIST)
-        self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
+        program = CompareOptions(by_digest=True) if can_compare_side_by_side(arguments) else None
+        self.job = Job(os.urandom(5).hex(), 1, roots, options, program, copies=False, against=against)
 
     def _verified_paths_and_options(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
         """Return the paths of the trees to be read, the options for reading them, and the absolute path of the manifest
@@ -170,6 +173,11 @@ class VerifyJob(VerifyJobBase):
         if self._note_if_everything_excluded(totals):
             return EXIT_REFUSED
         sign = rank.shared_instance(SignatureState)
+        if self.job.compares_by_digest:
+            self._tallies = counts_of_sides(sign, totals)
+            for word, path in differences_of_pairs(rank):
+                self._print_difference(word, path)
+            return EXIT_DIFFERENT if any(self._differences.values()) else EXIT_OK
         digest, tally = sign.signatures[0]
         self._found_signature = digest.hex()
         self._tallies = [sign.signatures[side][1] for side in range(len(self.job.roots))]

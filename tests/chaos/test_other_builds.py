@@ -167,6 +167,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     125: ("CompareFilePart", "place name version other_version start end number"),
     126: ("PartComparedNote", "number differs side problem"),
     127: ("ItemDifferencesNote", "sender batches"),
+    128: ("ComparePairs", "place names are_directories"),
     170: ("RecodeFiles", "place names inodes sizes attempt"),
     171: ("RecodeFile", "item"),
     172: ("RecodingStartedNote", "file temporary_size bounds table span"),

@@ -84,3 +84,20 @@ def test_comparison_sees_a_difference(area: Path, tree: Path, environment: dict[
     (copy / "odd-top/a/odd-deep/file").write_text("odd-top/a/odd-deep/f1le")
     run = pcopy(*words, program="pverify", env=environment)
     assert run.returncode == 1, run.stderr
+
+
+def test_pverify_lists_all_differences(area: Path, tree: Path, environment: dict[str, str]) -> None:
+    """Also those below a directory that only one tree has."""
+    copy = area / "copy"
+    make_tree(copy)
+    words = ("-q", "-n", "1", tree, copy)
+    succeed(*words, program="pverify", env=environment)
+    (copy / "odd-top/a/odd-deep/file").write_text("odd-top/a/odd-deep/f1le")
+    shutil.rmtree(copy / "a/odd-directory")
+    run = pcopy(*words, program="pverify", env=environment)
+    assert run.stdout.splitlines() == [
+        b"missing a/odd-directory",
+        b"missing a/odd-directory/below",
+        b"missing a/odd-directory/below/file",
+        b"changed odd-top/a/odd-deep/file",
+    ], run.stderr

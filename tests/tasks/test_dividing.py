@@ -34,6 +34,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.sibling_directories import call_deadline
 from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.change.change_tree import ChangeMetadataInDirectories, ChangeMetadataOfItems
+from pcopy.tasks.compare.compare_pairs import ComparePairs
 from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNamedItems
 from pcopy.tasks.compare.contents import CompareSmallFiles
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ScanSortedNames
@@ -76,6 +77,7 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
         "counter": -1,
         "writer": 7,
         "skips_first_side": True,
+        "are_directories": True,
         "is_changed": False,
         "is_apart": True,
         "are_simple": False,
@@ -128,6 +130,7 @@ DIVISIBLE = [
         ChangeMetadataInDirectories,
         CompareSmallFiles,
         CompareDirs,
+        ComparePairs,
         CompareNamedItems,
         RecodeFiles,
         ExamineDirectories,

@@ -67,6 +67,7 @@ LAZY_MODULES = {
     **dict.fromkeys((120, 121), "pcopy.tasks.compare.compare_trees"),
     **dict.fromkeys(range(122, 127), "pcopy.tasks.compare.contents"),
     127: "pcopy.tasks.compare.report_differences",
+    128: "pcopy.tasks.compare.compare_pairs",
     170: "pcopy.tasks.recode.recode_files",
     **dict.fromkeys(range(171, 176), "pcopy.tasks.recode.recode_file"),
     176: "pcopy.tasks.recode.finish_recoded",

@@ -201,12 +201,16 @@ class ChangeOptions(NamedTuple):
 
 
 class CompareOptions(NamedTuple):
-    """Options of ``pverify --compare``. ``modify_window`` is in seconds."""
+    """Options of ``pverify`` if it compares two trees side by side. ``modify_window`` is in seconds."""
 
     modify_window: int = 0
     compare: int = 0
-    """Bit set of the properties, such as sizes or owners, by which two trees are compared
+    """Bit set of the properties, such as sizes or owners, by which ``--compare`` compares two trees
     (``pcopy.tasks.compare.properties``).
+    """
+    by_digest: bool = False
+    """True without ``--compare``: the names, types and contents are compared. Items that the backend does not find
+    equal are read on both sides, and their digests are compared.
     """
 
 
@@ -337,6 +341,16 @@ class Job(NamedTuple):
     listed_record_size: int = 0
     spared: tuple[tuple[int, bytes], ...] = ()
     doubted: int = 0
+
+    @property
+    def compares_by_digest(self) -> bool:
+        """True if two trees are compared side by side, and the digests of what is not equal (``by_digest``)."""
+        return isinstance(self.program, CompareOptions) and self.program.by_digest
+
+    @property
+    def compares_properties(self) -> bool:
+        """True if two trees are compared by chosen properties, without digests of directories."""
+        return isinstance(self.program, CompareOptions) and not self.program.by_digest
 
     @property
     def copy_options(self) -> CopyOptions:

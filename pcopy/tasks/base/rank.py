@@ -36,7 +36,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors, SourceAndTargetDirectories
 from pcopy.tasks.base.distribution import Hosts, chunk_size
 from pcopy.tasks.base.hashing import JobItemHasher
-from pcopy.tasks.base.job import CompareOptions, Failure, Job, P, ProgressSink
+from pcopy.tasks.base.job import Failure, Job, P, ProgressSink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.text import count_with_noun, printable_path
@@ -306,7 +306,7 @@ class Rank(SourceAndTargetDirectories):
         digests.
         """
         return self.options.writes_signature or (
-            self.computes_digests and not self.job.copies and not isinstance(self.job.program, CompareOptions)
+            self.computes_digests and not self.job.copies and not self.job.compares_properties
         )
 
     @property

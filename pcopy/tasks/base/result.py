@@ -366,10 +366,19 @@ class TaskResult(counts.TaskCounts):
         self.count(counts.TO_VERIFY_BYTES, size, place)
 
     def collect_directory_entry(self, place: Place) -> None:
-        """Collect the directory ``place`` itself for the signature, if the job writes one."""
-        if self._rank.collects_signature_entries:
-            side, path, _ = self._rank.item_location_in_dataset(place, b"")
-            self.entries[side, path].add_item(b"", self._rank.job_item_hasher.placeholder_directory_info)
+        """Collect the directory ``place`` itself for the signature, if the job writes one.
+
+        If only the items that differ are compared by digests, it is one of the items of its parent; a root is none.
+        """
+        if not self._rank.collects_signature_entries:
+            return
+        side, path, _ = self._rank.item_location_in_dataset(place, b"")
+        name = b""
+        if self._rank.job.compares_by_digest:
+            if not path:
+                return
+            path, _, name = path.rpartition(b"/")
+        self.entries[side, path].add_item(name, self._rank.job_item_hasher.placeholder_directory_info)
 
     @property
     def verification_phase(self) -> int:

@@ -29,7 +29,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import SignatureEntries
-from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle
+from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle, sum_of_counts
 from pcopy.tasks.sign.signing import SignatureState
 
 DIRECTORIES_PER_TASK = 1024
@@ -209,7 +209,7 @@ class DigestedDirectoriesNote(NoteDiscardedOnResume, code=55, doing="recording d
 
 class SignatureNote(NoteDiscardedOnResume, code=56, doing="recording the signature"):
     """Message to rank 0 with the digest of a whole dataset (``side`` 0 or 1), and with what it contains (``tally``: the
-    fields of ``DatasetCounts``).
+    fields of ``DatasetCounts``). If several ranks send such a message, the dataset is all that they contain.
     """
 
     side: int
@@ -217,7 +217,10 @@ class SignatureNote(NoteDiscardedOnResume, code=56, doing="recording the signatu
     tally: tuple[int, ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.shared_instance(SignatureState).signatures[self.side] = (self.digest, DatasetCounts(*self.tally))
+        signatures, tally = rank.shared_instance(SignatureState).signatures, DatasetCounts(*self.tally)
+        if self.side in signatures:
+            tally = sum_of_counts((signatures[self.side][1], tally))
+        signatures[self.side] = self.digest, tally
 
 
 class DifferencesNote(NoteDiscardedOnResume, code=57, doing="recording differences"):

@@ -209,6 +209,39 @@ class DirectoryDigester:
                 sorter.close()
 
 
+class UnequalItemsComparison(DirectoryDigester):
+    """Compares items of two sides by their digests, if most items were found equal before, and are not here.
+
+    A directory on either side is one of the items of its parent, and has no digest: directories are compared in any
+    order, all as one level.
+    """
+
+    def __init__(self, algorithm: DigestAlgorithm, open_spool: Callable[[], BinaryIO]) -> None:
+        super().__init__(algorithm, open_spool, compares=True)
+        self._tallies: dict[int, DatasetCounts] = {side: DatasetCounts() for side in (0, 1)}
+
+    def add(self, path: bytes, bundle: DirectoryChildBundle) -> None:
+        self._entries.add(_level_sort_key(0) + path, bundle.bundle_as_bytes())
+
+    def digest_directories_of_depth(self, depth: int) -> Iterator[DigestResult]:
+        """Find how the sides differ. The last result has one value for each side, with the counts of all its items here
+        instead of a digest.
+        """
+        yield from super().digest_directories_of_depth(depth)
+        yield DigestResult([(side, b"", b"", tally) for side, tally in self._tallies.items()], [])
+
+    def _add_children(
+        self, digested: _DigestedDirectoryBySide, bundles: list[DirectoryChildBundle]
+    ) -> list[DatasetDifference]:
+        children = {
+            side: MergedDirectoryChildren.from_bundles([bundle for bundle in bundles if bundle.side == side])
+            for side in {bundle.side for bundle in bundles}
+        }
+        for side, merged in children.items():
+            self._tallies[side] = sum_of_counts((self._tallies[side], merged.tally))
+        return list(_differences_in_children(digested, children))
+
+
 class _DigestedDirectoryBySide:
     """The directory ``path`` while it is digested, on each side that has it. If a dataset is a single item and no
     directory, that item is used instead.
@@ -315,8 +348,11 @@ class SignatureState:
         job = rank.job
         compares = not job.copies and (len(job.roots) > 1 or bool(job.against))
         manifest_lines = bool(job.options.manifest)
-        self.digester = DirectoryDigester(
-            rank.job_item_hasher.algorithm, rank.open_spool, manifest_lines=manifest_lines, compares=compares
+        algorithm = rank.job_item_hasher.algorithm
+        self.digester = (
+            UnequalItemsComparison(algorithm, rank.open_spool)
+            if job.compares_by_digest
+            else DirectoryDigester(algorithm, rank.open_spool, manifest_lines=manifest_lines, compares=compares)
         )
         """The entries of the directories that this rank owns, from the phase SIGN on."""
         self.current_level: Iterator[DigestResult] | None = None
@@ -324,7 +360,9 @@ class SignatureState:
         self.sorted_lines: Iterator[ManifestLine] | None = None
         """Yields the lines for the manifest that this rank has not sent yet; None before the first request."""
         self.signatures: dict[int, tuple[bytes, DatasetCounts]] = {}
-        """On rank 0: digest and contents of the whole dataset, by side."""
+        """On rank 0: digest and contents of the whole dataset, by side. If only the items that may differ are compared
+        (``Job.compares_by_digest``), the contents are those of these items, and there is no digest.
+        """
         self.differences = ExternalSorter(rank.open_spool)
         """On rank 0: the differences between the two sides, sorted by path."""
         self.merge: ManifestMerger | None = None

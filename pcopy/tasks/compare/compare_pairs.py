@@ -1,0 +1,344 @@
+"""``ComparePairs`` compares two trees in names, types and contents (``pverify A B``): the backend compares items with
+everything below them, and what it does not find equal is read on each side for its digest.
+
+A pair of equal items is counted once on each side, and needs no digest. All other items are examined and read by the
+tasks that read a single tree (``ScanDir``, ``ScanNames``, ``ReadItems``), on each side by itself; their digests are
+compared at the end (``pcopy.tasks.sign``). So items that only one side has are found with everything below them, and
+errors, retries, mounts and sockets are handled as in a tree that is read for its signature.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ItemCounts
+from pcopy.fsio.backend.columns import (
+    INODE_COLUMN,
+    MODE_COLUMN,
+    OutcomeCode,
+    column_of_zeros,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.backend.walk_batches import CompareTreesBatch, RemainingItems
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of_open_item
+from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, directory_slices_per_task
+from pcopy.tasks.base.tree_walk import Siblings, directory_below, may_enter_subtrees, walk_rows
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.compare.properties import CONTENT, TYPE
+from pcopy.tasks.compare.report_differences import DifferenceReporter
+from pcopy.tasks.compare.sides import SIDES, directory_place_on_side, stat_on_both_sides
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
+from pcopy.walk.listing import NAMES_PER_BATCH, NameBatchQueue, list_directory, queue_names_of_directory
+
+MAX_NAMES_IN_SETS = 1 << 17
+"""Number of names of a directory, both sides together, up to which sets find the names that both sides have (some 20
+MB). More names are sorted, in temporary files if they do not fit in memory.
+"""
+_ONLY_FIRST, _ONLY_SECOND, _OTHER_CONTENTS = b"<>c"
+"""Letters with which the backend leaves items that only one side has, and files that differ in their contents."""
+_BOTH = len(SIDES)
+"""Says of a name that both sides have it. If only one side has it, the number of the side says so."""
+
+
+class ComparePairs(DivisibleTask, code=128, doing="comparing", is_note=False):
+    """Task that compares the items ``names`` (joined by slashes) of ``place``, which both sides have listed, with
+    everything below them. The name ``.`` means ``place`` itself, which is the root.
+
+    ``are_directories`` is True if both sides have listed directories, which are counted as not read yet.
+    """
+
+    are_directories: bool = False
+
+    operations_per_item = 2
+
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        """Have the backend compare the items, and have the others examined on each side. Directories that were not
+        entered become new tasks.
+        """
+        if self.names == ROOT_PATH:
+            yield from _compare_roots(rank, result, self.place)
+            return
+        names = unpack_names(self.names)
+        found, end = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS
+        later = list[bytes]()
+        if may_enter_subtrees(rank):
+            slow = names
+            if may_enter_subtrees(rank, *((rank.sources[side], self.place.path) for side in SIDES)):
+                slow, later = yield from _compare_by_backend(rank, result, found, self.place, names, end)
+            later += yield from _compare_other_items(rank, result, self.place, slow, end)
+        else:
+            yield from _examine_items(rank, result, self.place, (names, names))
+        if self.are_directories:
+            result.count(counts.UNSCANNED, -len(SIDES) * (len(names) - len(later)))
+        _spawn_comparisons(rank, result, self._replace(names=b""), later)
+        found.send(result)
+
+
+def _spawn_comparisons(rank: Rank, result: TaskResult, task: ComparePairs, names: Sequence[bytes]) -> None:
+    """Spawn tasks that compare the items ``names`` and have the other fields of ``task``."""
+    for share in directory_slices_per_task(rank, len(names)):
+        packed = pack_names(names[share])
+        result.spawn_task(task._replace(names=packed), len(names[share]) * SCAN_COST, expands=True)
+
+
+def _examine_items(
+    rank: Rank, result: TaskResult, place: Place, names: Sequence[Sequence[bytes]], end: float = 0.0
+) -> TaskSteps:
+    """Have items of the directory ``place`` examined, and read for their digests, on each side by itself.
+
+    Args:
+        names: for each side, the names of the items.
+        end: time (``time.monotonic``) from which on other tasks do it; 0: never.
+    """
+    for side in SIDES:
+        if not names[side]:
+            continue
+        task = ScanNames(directory_place_on_side(place, side), pack_names(names[side]), 0)
+        if end and time.monotonic() > end:
+            result.spawn_task(task, len(names[side]) * CALL_COST, expands=True)
+        else:
+            yield from task.run(rank, result)
+
+
+def _compare_by_backend(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, names: list[bytes], end: float
+) -> TicketGenerator[tuple[list[bytes], list[bytes]]]:
+    """Compare the items ``names`` of the directory ``place``, with everything below them, by one call of the backend.
+    Return the items that it cannot compare, and those that it has not begun because the time was over.
+
+    Args:
+        found: receives the files that differ in their contents.
+        end: time (``time.monotonic``) from which on other tasks examine the items that remain.
+    """
+    sides = [directory_place_on_side(place, side) for side in SIDES]
+    try:
+        directories = [rank.open_source_directory(side) for side in sides]
+    except Problem:  # reported when the items are examined
+        return names, []
+    devices = [rank.source_device(side) or 0 for side in sides]
+    batch = CompareTreesBatch(
+        *walk_rows(rank, directories[0], devices[0], Siblings(place, names)),
+        directories[1],
+        column_of_zeros("Q", len(names)),
+        devices[1],
+        TYPE | CONTENT,
+        are_items=True,
+    )
+    compared = yield from rank.execute_batch(batch)
+    codes = compared.verdicts.codes
+    _count_equal_pairs(rank, result, compared.counts)
+    differing = [name for name, letter in zip(names, compared.letters, strict=True) if letter == _OTHER_CONTENTS]
+    _report_other_contents(found, place.path, differing)
+    for group in compared.remaining:
+        below = directory_below(place, group.directory, group.directory_inode, group.other_directory_inode)
+        yield from _process_remaining_items(rank, result, found, below, group, end)
+    return (
+        [name for name, code in zip(names, codes, strict=True) if code == OutcomeCode.SLOW_PATH],
+        [name for name, code in zip(names, codes, strict=True) if code == OutcomeCode.CANCELLED],
+    )
+
+
+def _count_equal_pairs(rank: Rank, result: TaskResult, pairs: ItemCounts) -> None:
+    """Count, on each side, the items that the backend has found equal, and the files of which only the contents
+    differ. ``pairs`` are their numbers.
+    """
+    numbers = {
+        counts.FILES: pairs.files,
+        counts.DIRECTORIES: pairs.directories,
+        counts.SYMLINKS: pairs.links,
+        counts.SPECIAL: pairs.other_items,
+    }
+    result.count(counts.FOUND, len(SIDES) * sum(numbers.values()))
+    for counter, number in numbers.items():
+        result.count(counter, len(SIDES) * number)
+    result.count(counts.FOUND_BYTES, pairs.bytes)
+    result.count(counts.BYTES, pairs.bytes)
+    rank.counters[counts.MOVED] += pairs.bytes
+
+
+def _report_other_contents(found: DifferenceReporter, path: bytes, names: list[bytes]) -> None:
+    """Report the files ``names`` of the directory ``path``, which differ in their contents, to ``found``."""
+    found.add_item_differences(path, names, [CONTENT] * len(names), FILE * len(names))
+
+
+def _process_remaining_items(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, group: RemainingItems, end: float
+) -> TaskSteps:
+    """Process the items ``group`` of the directory ``place``, which the backend has left: spawn tasks for directories
+    that both sides have, and have items examined on each side that has them.
+
+    Args:
+        found: receives the files that differ in their contents.
+        end: time (``time.monotonic``) from which on other tasks examine the items.
+    """
+    by_letter: dict[int, list[bytes]] = {}
+    for name, letter in zip(group.names, group.kinds, strict=True):
+        by_letter.setdefault(letter, []).append(name)
+    directories = by_letter.pop(DIRECTORY[0], [])
+    result.count(counts.UNSCANNED, len(SIDES) * len(directories))
+    _spawn_comparisons(rank, result, ComparePairs(place, b"", are_directories=True), directories)
+    _report_other_contents(found, place.path, by_letter.pop(_OTHER_CONTENTS, []))
+    one_sided = by_letter.pop(_ONLY_FIRST, []), by_letter.pop(_ONLY_SECOND, [])
+    on_both = [name for names in by_letter.values() for name in names]
+    yield from _examine_items(rank, result, place, [each + on_both for each in one_sided], end)
+
+
+def _compare_other_items(
+    rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], end: float
+) -> TicketGenerator[list[bytes]]:
+    """Process items ``names`` of the directory ``place`` that the backend cannot compare. Of directories, the names are
+    compared; all other items are examined on each side. Return the names of directories that were left, because
+    ``end`` (``time.monotonic``) has come.
+    """
+    if not names:
+        return []
+    columns, packed = MODE_COLUMN | INODE_COLUMN, pack_names(names)
+    try:
+        first, second = (rank.open_source_directory(directory_place_on_side(place, side)) for side in SIDES)
+    except Problem:  # reported when the items are examined
+        yield from _examine_items(rank, result, place, (names, names))
+        return []
+    stated = yield from stat_on_both_sides(rank, (first, second), packed, columns)
+    examined, later, listed = list[bytes](), list[bytes](), 0
+    for row, name in enumerate(names):
+        if any(
+            each.verdicts.codes[row] != OutcomeCode.DONE or not stat.S_ISDIR(each.rows.mode[row]) for each in stated
+        ):
+            examined.append(name)
+        elif listed and (rank.stop_reason is not None or time.monotonic() > end):
+            later.append(name)
+        else:
+            listed += 1
+            inodes = [each.rows.inode[row] for each in stated]
+            if not (yield from _compare_subdirectory(rank, result, place, name, inodes)):
+                examined.append(name)
+    yield from _examine_items(rank, result, place, (examined, examined))
+    return later
+
+
+def _compare_subdirectory(
+    rank: Rank, result: TaskResult, parent: Place, name: bytes, inodes: Sequence[int]
+) -> TicketGenerator[bool]:
+    """List the directory ``name`` of ``parent`` on both sides, and spawn tasks that compare the names. Return False,
+    with nothing done, if it cannot be listed on both sides, or if it is a mount point.
+
+    Args:
+        inodes: for each side, the inode number of the directory.
+    """
+    path = os.path.join(parent.path, name)
+    expected = [
+        ItemIdentity(identity.mount_code, inode)
+        for identity, inode in zip((parent.source_id, parent.target_id), inodes, strict=True)
+    ]
+    try:
+        for side in SIDES:
+            if rank.sources[side].identity_of_directory(path) != expected[side]:
+                return False
+    except Problem:  # reported when the directory is examined
+        return False
+    place = parent._replace(path=path, source_id=expected[0], target_id=expected[1])
+    is_listed = yield from _compare_listed_names(rank, result, place)
+    if is_listed:
+        result.count(counts.FOUND, len(SIDES))
+    return is_listed
+
+
+def _compare_roots(rank: Rank, result: TaskResult, place: Place) -> TaskSteps:
+    """Compare the roots, two directories, which are counted as found and not read yet. If that is not possible, have
+    each scanned by itself.
+    """
+    if may_enter_subtrees(rank) and (yield from _compare_listed_names(rank, result, place)):
+        result.count(counts.UNSCANNED, -len(SIDES))
+        return
+    for side in SIDES:
+        root = directory_place_on_side(place, side)
+        result.spawn_task(ScanDir(side, b"", root.source_id, None), SCAN_COST, expands=True)
+
+
+def _compare_listed_names(rank: Rank, result: TaskResult, place: Place) -> TicketGenerator[bool]:
+    """List the directory ``place`` on both sides, and spawn tasks for the names: those that both sides have are
+    compared, the others are examined. Return False, with nothing done, if the directory cannot be listed.
+    """
+    queues = [NameBatchQueue(rank.open_spool) for _ in SIDES]
+    number = 0
+    try:
+        for side, queue in enumerate(queues):
+            number += yield from _queue_names(rank, directory_place_on_side(place, side), queue)
+    except Problem:  # reported when the directory is examined
+        return False
+    if number <= MAX_NAMES_IN_SETS:
+        names = _names_with_sides(*([name for packed in queue for name in unpack_names(packed)] for queue in queues))
+    else:
+        sorter = ExternalSorter(rank.open_spool)
+        for side, queue in enumerate(queues):
+            for packed in queue:
+                sorter.extend([(name, bytes((side,))) for name in unpack_names(packed)])
+                yield None
+        names = _sorted_names_with_sides(sorter)
+    result.count(counts.DIRECTORIES, len(SIDES))
+    result.spawn_tasks_lazily(_tasks_for_names(place, names), NAMES_PER_BATCH * CALL_COST, expands=True)
+    return True
+
+
+def _queue_names(rank: Rank, directory: Place, queue: NameBatchQueue) -> TicketGenerator[int]:
+    """Add the names in ``directory``, which has the form of a source directory, to ``queue``, and return their number.
+    Raise ``Problem`` if it cannot be listed to its end, or was removed.
+    """
+    descriptor = rank.open_source_directory(directory)
+    listing = yield from list_directory(rank.backend, descriptor)
+    if not listing.name_count and not status_of_open_item(descriptor, on_source=True).st_nlink:
+        raise Problem("readdir", 0, on_source=True, text="the directory was removed")
+    return (yield from queue_names_of_directory(listing, queue))
+
+
+def _names_with_sides(first: Sequence[bytes], second: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield the names of two lists, each name once, with the number of the list that has it, or ``_BOTH``."""
+    known, others = {*first}, {*second}
+    yield from ((name, _BOTH if name in others else 0) for name in first)
+    yield from ((name, 1) for name in second if name not in known)
+
+
+def _sorted_names_with_sides(sorter: ExternalSorter) -> Iterator[tuple[bytes, int]]:
+    """Yield the names in ``sorter``, each name once, with the number of the side that has it, or ``_BOTH``. Close it at
+    the end.
+    """
+    for name, records in groupby(sorter.sorted(), itemgetter(0)):
+        sides = {packed[0] for _, packed in records}
+        yield name, _BOTH if len(sides) > 1 else sides.pop()
+    sorter.close()
+
+
+def _tasks_for_names(place: Place, names: Iterator[tuple[bytes, int]]) -> Iterator[TaskKind]:
+    """Yield tasks for all ``names`` in the directory ``place``, each with a limited number of names. With each name
+    comes the number of the side that has it, or ``_BOTH``.
+    """
+    waiting: list[list[bytes]] = [[], [], []]
+    for name, side in names:
+        waiting[side].append(name)
+        if len(waiting[side]) == NAMES_PER_BATCH:
+            yield _task_for_names(place, waiting[side], side)
+            waiting[side] = []
+    for side, remaining in enumerate(waiting):
+        if remaining:
+            yield _task_for_names(place, remaining, side)
+
+
+def _task_for_names(place: Place, names: Sequence[bytes], side: int) -> TaskKind:
+    """Return a task for items ``names`` of ``place`` that exist on this side only, or on both (``_BOTH``)."""
+    packed = pack_names(names)
+    return ComparePairs(place, packed) if side == _BOTH else ScanNames(directory_place_on_side(place, side), packed, 0)
