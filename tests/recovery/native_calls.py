@@ -139,7 +139,7 @@ class SimulatedLibrary:
 
 
 def _check_world() -> None:
-    """Raise ``Ended`` if a generator of a world that has ended is closed: its backend is discarded, and no row in it ends."""
+    """Raise ``Ended`` if a generator of a world that has ended is closed: no row of its backend ends any more."""
     strand = current()
     if strand is None or strand.world.is_over:
         raise Ended
