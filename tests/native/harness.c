@@ -131,7 +131,7 @@ static void check_directory(const batch *batch, int source, int target, uint32_t
         check_remaining(found, source, batch->name[row], row);
     if (code == DONE && found->copies.size)
         check_entered(batch, source, target, row);
-    if (code == DONE || code == ANEW)
+    if (code == DONE || code == DECIDE_AGAIN)
         expect(!faccessat(target, batch->name[row], F_OK, AT_SYMLINK_NOFOLLOW), "row %u: no target", row);
     expect(!found->copies.size || code == DONE, "row %u: entered, and not reported", row);
 }

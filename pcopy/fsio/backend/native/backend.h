@@ -34,7 +34,7 @@
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
-#define PK_SPARSE 2     /* sparse files get the code CARE (SLOW_PATH in Python) */
+#define PK_SPARSE 2     /* sparse files get the code SLOW_PATH */
 #define PK_OWNER 8      /* copies get owner and group */
 #define PK_MODE 16      /* copies get the mode */
 #define PK_TIMES 32     /* copies get the times */

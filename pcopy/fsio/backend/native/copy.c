@@ -262,7 +262,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         int number = errno;
         close(reading);
         if (number == EEXIST && is_new)
-            return set_verdict(batch, row, ANEW, OP_CREATE, EEXIST);
+            return set_verdict(batch, row, DECIDE_AGAIN, OP_CREATE, EEXIST);
         return failed(batch, row, -1, NULL, OP_CREATE, number);
     }
     pk_hasher hasher;
@@ -313,8 +313,8 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     found.number = 0;
     if (plan == SKIP)
         return SKIPPED;
-    if (plan == CARE_PLAN)
-        return CARE;
+    if (plan == SLOW_PATH_PLAN)
+        return SLOW_PATH;
     if (plan == REFUSE)
         return set_verdict(batch, row, FAILED, OP_CREATE, EEXIST);
     if (atomic_load_explicit(&batch->work->is_refused, memory_order_relaxed) ||
@@ -350,6 +350,6 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         return given_up(batch, reading, -1, NULL); /* without the owner of the source, set-id bits need the decisions of
                                                     * the slow path */
     if (batch->flags & PK_SPARSE && (uint64_t)source.st_blocks << 9 < size)
-        return close(reading) ? PK_DEFERRED : CARE;
+        return close(reading) ? PK_DEFERRED : SLOW_PATH;
     return make(worker, batch, row, reading, (size_t)got, &source, &found);
 }

@@ -23,9 +23,9 @@
 #include "backend.h"
 #include "guards.h"
 
-/* ``pcopy.fsio.backend.columns.OutcomeCode``, which has other names for some: CARE is SLOW_PATH, ANEW is DECIDE_AGAIN,
- * LACKS is LACKS_METADATA, UNREAD is SOURCE_FAILED, CHANGED is SOURCE_CHANGED. */
-enum code { PENDING, DONE, SKIPPED, CARE, ANEW, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
+/* ``pcopy.fsio.backend.columns.OutcomeCode``, which has other names for some: LACKS is LACKS_METADATA, UNREAD is
+ * SOURCE_FAILED, CHANGED is SOURCE_CHANGED. */
+enum code { PENDING, DONE, SKIPPED, SLOW_PATH, DECIDE_AGAIN, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
 
 /* The operations of ``pcopy.fsio.backend.columns.OPERATION_NAMES``, in the same order. */
 enum operation {
@@ -34,8 +34,8 @@ enum operation {
     OP_LINK
 };
 
-/* ``pcopy.fsio.backend.batches.CopyPlan``; CARE_PLAN is SLOW_PATH. SYNC is SYNC_FLAG, which may be added. */
-enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
+/* ``pcopy.fsio.backend.batches.CopyPlan``; SLOW_PATH_PLAN is SLOW_PATH. SYNC is SYNC_FLAG, which may be added. */
+enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, SLOW_PATH_PLAN };
 #define SYNC 0x80
 
 #define SMALL_FILE (4u << 20) /* bytes; larger files are deferred: ``interface.MAX_SMALL_FILE_BYTES`` */

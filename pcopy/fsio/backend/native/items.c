@@ -157,7 +157,7 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         if (fstatat(batch->directory, name, &status, AT_SYMLINK_NOFOLLOW))
             return PK_DEFERRED;
         if (!GUARD(REMOVED_AS_FOUND, pk_is_item(&batch->given, row, &status)))
-            return ANEW;
+            return DECIDE_AGAIN;
         batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
     }
     doing(worker, is_directory ? OP_RMDIR : OP_UNLINK);

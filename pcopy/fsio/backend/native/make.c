@@ -45,7 +45,8 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, OP_CREATE);
     const int writing = pk_create(batch, name);
     if (writing < 0)
-        return is_passing(errno) ? PK_DEFERRED : set_verdict(batch, row, errno == EEXIST ? ANEW : FAILED, OP_CREATE, errno);
+        return is_passing(errno) ? PK_DEFERRED
+                                 : set_verdict(batch, row, errno == EEXIST ? DECIDE_AGAIN : FAILED, OP_CREATE, errno);
     doing(worker, OP_WRITE);
     int number = pk_write_all(writing, batch->arena + batch->offsets[row], size);
     if (number) {

@@ -185,7 +185,7 @@ int pk_tree_members_row(pk_worker *worker, pk_batch *batch, uint32_t row)
             put_headers(batch, member, owner, prefix, run->prefix_size, path, length, to);
             atomic_fetch_add_explicit(&batch->work->moved, member->size, memory_order_relaxed);
         }
-        batch->outcomes[each] = is_done ? DONE : CARE;
+        batch->outcomes[each] = is_done ? DONE : SLOW_PATH;
         to += member->whole;
         path += length + 1;
     }

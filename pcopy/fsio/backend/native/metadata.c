@@ -155,7 +155,7 @@ int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const int item = open_item(worker, batch->directory, batch->work->name[row], &status);
     if (item < 0)
         return PK_DEFERRED;
-    int code = ANEW;
+    int code = DECIDE_AGAIN;
     if (GUARD(CHANGED_AS_DECIDED,
               pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status)))
         code = verdict(worker, batch, row, pk_give(worker, item, &wish));
@@ -170,7 +170,7 @@ int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (fstatat(batch->directory, batch->work->name[row], &status, AT_SYMLINK_NOFOLLOW))
         return PK_DEFERRED;
     if (!GUARD(CHANGED_AS_LISTED, pk_is_item(&batch->given, row, &status)) || S_ISDIR(status.st_mode))
-        return ANEW;
+        return DECIDE_AGAIN;
     batch->found.mode[row] = status.st_mode;
     batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
     const pk_wish wish = pk_wish_for(batch, status.st_mode, status.st_uid, status.st_gid, batch->modes);

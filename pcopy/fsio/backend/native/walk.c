@@ -361,7 +361,7 @@ int pk_walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, const pk_visit
         return set_verdict(batch, row, FAILED, OP_READDIR, ENOMEM);
     if (letter || has_failed) {
         pk_release_walk(walk.found);
-        return letter == 'a' ? ANEW : PK_DEFERRED;
+        return letter == 'a' ? DECIDE_AGAIN : PK_DEFERRED;
     }
     if (batch->sums != NULL)
         batch->sums[row] = walk.sums;

@@ -5,7 +5,7 @@
  * finished. One whose subdirectories are finished is finished, too, if its metadata are right. All others get them later
  * (PK_FINISH). In a resumed job, directories that an earlier run may have changed get them later, too. Items that this code does not handle are returned with their status.
  * Directories that it does not handle are left with the letter s, before anything is created. If that turns out only after
- * the target was created, they are left with the letter a (the row: with the code ANEW, DECIDE_AGAIN): the slow path
+ * the target was created, they are left with the letter a (the row: with the code DECIDE_AGAIN): the slow path
  * continues with the directory, and knows that it was created.
  */
 #include "walk.h"
