@@ -17,6 +17,9 @@
 #ifndef STATX_TYPE /* the headers of glibc have struct statx since 2.28 */
 #include <linux/stat.h>
 #endif
+#ifndef STATX_MNT_ID /* the headers of Linux have it since 5.8 */
+#define STATX_MNT_ID 0x1000u
+#endif
 #include <time.h>
 #include <unistd.h>
 

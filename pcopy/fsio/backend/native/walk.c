@@ -344,7 +344,7 @@ static int go_down(pk_walk *walk)
         }
         result |= walk->is_out_of_memory;
     }
-    return result;
+    return result || walk->is_out_of_memory;
 }
 
 int pk_walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, const pk_visitor *visitor, const char *prefix, void *data)

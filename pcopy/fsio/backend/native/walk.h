@@ -7,6 +7,8 @@
 
 #define MOST_LEVELS 32u           /* directories that are open at the same time */
 #define NOT_NUMBERED UINT32_MAX
+#define NAMES_PER_CLOCK_READING 16
+#define LEAST_NAMES 256           /* names of a directory, or rows, that are removed or changed even if the time is over */
 
 typedef struct pk_walk pk_walk;
 
@@ -43,12 +45,12 @@ typedef struct {
     /* Do something with a directory when nothing in it or below remains; `around` is the descriptor of its parent. It may
      * close the directory, and set its descriptor to -1. Return 0, or -1 if it remains. NULL: nothing is to be done. */
     int (*leave)(pk_walk *walk, pk_level *level, int around);
+    /* Do something with a directory that is not left because something in it or below remains, for example record what the
+     * caller has to do with it. Return 0, or -1 if there is no memory. NULL: nothing is to be done. */
+    int (*stay)(pk_walk *walk, pk_level *level);
     /* Return true if the open directory `level` is the one that was found. NULL: its inode and device are compared, and
      * level->status is set. */
     int (*is_found)(const pk_walk *walk, const pk_level *level);
-    /* The same if something in the directory or below remains, to record what the caller has to do with it afterwards. NULL:
-     * nothing. */
-    int (*stay)(pk_walk *walk, pk_level *level);
     /* Open a directory, as pk_open_whole does. NULL: pk_open_whole. */
     int (*open)(pk_walk *walk, int around, const char *name, uint64_t inode);
     int is_sorted;                /* true if names are listed and entered in the order of their bytes. A directory that this
@@ -91,5 +93,16 @@ void pk_forget_number(pk_walk *walk);
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);
 /* List an open directory; `names` has room for LISTED_BYTES. Return 0, or -1 if it has to be left to the caller. */
 int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *listed);
+
+/* Count an item by its listed type. */
+static inline void count_type(pk_sums *sums, uint8_t kind)
+{
+    switch (kind) {
+    case 'f': sums->files++; break;
+    case 'd': sums->directories++; break;
+    case 'l': sums->links++; break;
+    default: sums->others++;
+    }
+}
 
 #endif

@@ -6,13 +6,9 @@
 #include "change.h"
 #include "walk.h"
 
-#define LEAST_ITEMS 256   /* items of a directory, or rows, that are processed even if the time is over */
-#define ITEMS_PER_LOOK 16 /* items after which the clock is read */
-
 /* What the visitor needs in addition to the walk. */
 typedef struct {
     int changes_row;             /* true if the directory of the row is to be changed, and not only its contents */
-    int has_no_memory;           /* true if something that remains could not be recorded */
     uint8_t closes[MOST_LEVELS]; /* true if the directory of the level has to be changed when it is left */
 } pk_changes;
 
@@ -38,7 +34,7 @@ static void count_item(pk_sums *sums, const struct stat *status, const pk_wish *
 static int is_over(const pk_batch *batch, uint32_t done)
 {
     return atomic_load_explicit(&batch->work->is_cancelled, memory_order_relaxed) ||
-           (done >= LEAST_ITEMS && done % ITEMS_PER_LOOK == 0 && pk_now() >= batch->tree->deadline);
+           (done >= LEAST_NAMES && done % NAMES_PER_CLOCK_READING == 0 && pk_now() >= batch->tree->deadline);
 }
 
 /* Change an item that is no directory, and count it. Return 0, or the letter with which it is left to the caller. */
@@ -98,13 +94,6 @@ static int change_directory(pk_walk *walk, const pk_level *level)
     return 0;
 }
 
-/* Leave an item of a directory to the caller. */
-static void remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode)
-{
-    pk_changes *const changes = walk->data;
-    changes->has_no_memory |= pk_remain(walk, at, name, letter, inode);
-}
-
 /* Change a directory, and all items in it but directories. */
 static int change_names(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
@@ -122,7 +111,7 @@ static int change_names(pk_walk *walk, pk_level *level, pk_listed *listed)
             left = is_at_end ? kind
                              : change_item(walk->worker, walk->batch, level->descriptor, name, inode, &walk->sums);
         if (left)
-            remain(walk, walk->levels, name, left, inode);
+            pk_remain(walk, walk->levels, name, left, inode);
         name += strlen(name) + 1;
     }
     return 0;
@@ -136,7 +125,7 @@ static int stay(pk_walk *walk, pk_level *level)
     if (!changes->closes[at])
         return 0;
     if (at)
-        remain(walk, at - 1, level->name, 'x', level->inode);
+        pk_remain(walk, at - 1, level->name, 'x', level->inode);
     else
         walk->found->letter = 'x';
     return 0;
@@ -166,8 +155,7 @@ static int change_subtree(pk_worker *worker, pk_batch *batch, uint32_t row)
     static const pk_visitor visitor = {
         .names = change_names, .leave = leave, .stay = stay, .open = open_directory, .is_final = 1};
     pk_changes changes = {.changes_row = batch->kinds != NULL};
-    const int code = pk_walk_row(worker, batch, row, &visitor, "", &changes);
-    return changes.has_no_memory ? set_verdict(batch, row, FAILED, OP_READDIR, ENOMEM) : code;
+    return pk_walk_row(worker, batch, row, &visitor, "", &changes);
 }
 
 int pk_change_row(pk_worker *worker, pk_batch *batch, uint32_t row)

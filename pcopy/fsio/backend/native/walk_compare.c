@@ -7,10 +7,6 @@
 
 #include <sys/sysmacros.h>
 
-#ifndef STATX_MNT_ID
-#define STATX_MNT_ID 0x1000u
-#endif
-
 #define CONTENTS (64u << 10) /* bytes of each buffer for contents */
 #define LARGEST (512u << 10) /* bytes; larger files are left to the slow path */
 #define MOST_BYTES (8u << 20) /* bytes read for one directory; further files are left to the slow path, so that other ranks

@@ -17,12 +17,7 @@ static int report_paths(pk_walk *walk, pk_level *level, pk_listed *listed)
         memcpy(at + above, name, size);
         at += above + size;
         name += size;
-        switch (listed->all.kinds[each]) {
-        case 'f': walk->sums.files++; break;
-        case 'd': walk->sums.directories++; break;
-        case 'l': walk->sums.links++; break;
-        default: walk->sums.others++;
-        }
+        count_type(&walk->sums, listed->all.kinds[each]);
     }
     text->size = (size_t)(at - text->at);
     return 0;

@@ -9,13 +9,6 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#ifndef STATX_MNT_ID
-#define STATX_MNT_ID 0x1000u
-#endif
-
-#define NAMES_PER_LOOK 16 /* names after which the row looks at the clock */
-#define LEAST_NAMES 256   /* names that the first directory of a batch removes even if the time is over */
-
 /* Return true if the open directory is the one that was found, and is on the mount of the tree. (Another file system may
  * have been mounted there since.) */
 static int is_found(const pk_walk *walk, const pk_level *level)
@@ -35,18 +28,8 @@ static int is_over(const pk_walk *walk, int number)
     const int is_first = walk->levels == 0 && walk->found == walk->batch->directories;
     if (atomic_load_explicit(&walk->batch->work->is_cancelled, memory_order_relaxed))
         return 1;
-    return number && number % NAMES_PER_LOOK == 0 && (!is_first || number >= LEAST_NAMES) &&
+    return number && number % NAMES_PER_CLOCK_READING == 0 && (!is_first || number >= LEAST_NAMES) &&
            pk_now() >= walk->batch->tree->deadline;
-}
-
-/* Count an item of a type whose status was not read. */
-static void count_type(pk_sums *sums, uint8_t kind)
-{
-    switch (kind) {
-    case 'f': sums->files++; break;
-    case 'l': sums->links++; break;
-    default: sums->others++;
-    }
 }
 
 /* Remove an item of an open directory that is listed as no directory, and count it. Return 0, or -1 if the slow path has to
@@ -72,8 +55,7 @@ static int remove_item(pk_walk *walk, int directory, const char *name, uint8_t k
     return 0;
 }
 
-/* Remove the items of a directory that are no directories. Those that are not removed belong to the frontier. (If there is
- * no memory for that, they are found again when the directory cannot be removed.) */
+/* Remove the items of a directory that are no directories. Those that are not removed belong to the frontier. */
 static int remove_items(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     const char *name = listed->names;
