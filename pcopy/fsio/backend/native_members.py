@@ -55,7 +55,8 @@ class NativeDescribeMembersBatch(NativeWalkBatch[DescribeMembersResult]):
         number = _lib.pk_size_of_described(self.batch, text_size)
         members, text = _ffi.new("pk_member[]", number), _ffi.new("char[]", text_size[0])
         pieces = _ffi.new("pk_piece[]", number)
-        divided = _lib.pk_copy_described(self.batch, members, text, pieces, *self._piece_limits)
+        _lib.pk_copy_described(self.batch, members, text)
+        divided = _lib.pk_divide_described(self.batch, members, text, pieces, *self._piece_limits)
         result.rows, result.names = _ffi.buffer(members)[:], _ffi.buffer(text)[:]
         result.packed_pieces = _ffi.buffer(pieces, divided * _ffi.sizeof("pk_piece"))[:]
 

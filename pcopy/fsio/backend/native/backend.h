@@ -201,10 +201,9 @@ typedef struct {
     pk_memory text;       /* of PK_PATHS and PK_LOOK: paths of items, each ended by a zero */
     pk_memory items;      /* of PK_LOOK: for each directory, types, inode numbers and columns of its items; of PK_DESCRIBE:
                            * pk_members, whose paths are in text */
-    pk_memory entered, above; /* of PK_DESCRIBE: above has the numbers (uint32_t) of members before which something is left
-                               * to the caller; of PK_LOOK: a pk_entered for each directory that was entered, and their paths,
-                               * each
-                               * ended by a zero */
+    pk_memory entered, above; /* of PK_LOOK: a pk_entered for each directory that was entered, and their paths, each ended
+                               * by a zero */
+    pk_memory gaps;       /* of PK_DESCRIBE: numbers (uint32_t) of members before which something is left to the caller */
     pk_frontier frontier; /* of walks */
     pk_memory copies;     /* of PK_COPY_TREE: a pk_copied for each directory that was entered and is not finished; text has
                            * their paths, each ended by a zero */
@@ -386,11 +385,13 @@ pk_found pk_size_of_found(const pk_batch *batch);
 void pk_copy_found(const pk_batch *batch, const pk_columns *rows, uint8_t *kinds, uint64_t *inodes, char *text,
                    pk_entered *entered, char *above);
 /* Of a PK_DESCRIBE batch that is done: return the number of the members that its rows have found together, and the bytes of
- * their names in *text; and copy both to memory of these sizes, in the order of the archive, and divide the members into
- * pieces of at most `most` members, which end after `most_bytes` bytes. Return the number of pieces; there is room for one per member. */
+ * their names in *text; copy both to memory of these sizes, in the order of the archive; and divide the members into
+ * pieces of at most `most` members, which end after `most_bytes` bytes. The last function returns the number of pieces;
+ * there must be room for one per member. */
 size_t pk_size_of_described(const pk_batch *batch, size_t *text);
-size_t pk_copy_described(const pk_batch *batch, pk_member *members, char *text, pk_piece *pieces, uint32_t most,
-                         uint64_t most_bytes);
+void pk_copy_described(const pk_batch *batch, pk_member *members, char *text);
+size_t pk_divide_described(const pk_batch *batch, const pk_member *members, const char *text, pk_piece *pieces,
+                           uint32_t most, uint64_t most_bytes);
 uint64_t pk_moved(pk_batch *batch);
 void pk_cancel(pk_backend *backend, pk_batch *batch);
 /* Release the memory that the C code has allocated for a batch that is done. */

@@ -38,10 +38,12 @@ int pk_append(pk_memory *memory, const void *data, size_t size)
 void pk_release_walk(pk_directory *found)
 {
     pk_frontier *const frontier = &found->frontier;
-    pk_memory *const all[] = {&found->text,          &found->copies,          &found->marks,         &found->partly,
-                              &found->items,         &found->entered,        &found->above,         &frontier->parents,
-                              &frontier->inodes,     &frontier->names,       &frontier->left_parents,
-                              &frontier->left_inodes, &frontier->left_names, &frontier->left_kinds, &frontier->other_inodes};
+    pk_memory *const all[] = {&found->text,           &found->copies,         &found->marks,
+                              &found->partly,         &found->items,          &found->entered,
+                              &found->above,          &found->gaps,           &frontier->parents,
+                              &frontier->inodes,      &frontier->names,       &frontier->left_parents,
+                              &frontier->left_inodes, &frontier->left_names,  &frontier->left_kinds,
+                              &frontier->other_inodes};
     for (size_t at = 0; at < found->partly.size; at += sizeof(pk_directory))
         free(((pk_directory *)(found->partly.at + at))->block);
     for (size_t each = 0; each < sizeof all / sizeof *all; each++) {

@@ -97,7 +97,7 @@ static void record_gap(pk_directory *found, pk_description *state)
 {
     const uint32_t number = (uint32_t)(found->items.size / sizeof *state->members);
     if (state->left != found->frontier.left)
-        pk_append(&found->above, &number, sizeof number);
+        pk_append(&found->gaps, &number, sizeof number);
     state->left = found->frontier.left;
 }
 
@@ -110,7 +110,7 @@ static int store(pk_walk *walk, const pk_listed *listed, int files)
     const size_t bytes = (size_t)(files + 1) * sizeof *state->members;
     const char *name = listed->names;
     if (pk_room_for(&found->text, (size_t)(files + 1) * (path + 1) + listed->size) == NULL ||
-        pk_room_for(&found->items, bytes) == NULL || pk_room_for(&found->above, 2 * sizeof(uint32_t)) == NULL)
+        pk_room_for(&found->items, bytes) == NULL || pk_room_for(&found->gaps, 2 * sizeof(uint32_t)) == NULL)
         return -1;
     record_gap(found, state);
     pk_append(&found->items, state->members, bytes);
@@ -203,45 +203,78 @@ static uint32_t files_of(const pk_member *members, size_t at, size_t end)
     return (uint32_t)(after - at - 1);
 }
 
-/* Where pieces begin depends as little as possible on what a row contains, so that a resumed run finds the same pieces: at
- * directories with many files, after these, and at other directories according to their names. */
-size_t pk_copy_described(const pk_batch *batch, pk_member *members, char *text, pk_piece *pieces, uint32_t most,
-                         uint64_t most_bytes)
+void pk_copy_described(const pk_batch *batch, pk_member *members, char *text)
 {
-    const uint32_t seed = crc32(0, batch->prefixes);
-    size_t before = 0, used = 0, number = 0;
-    uint32_t last = 0;
-    int is_apart = 1;
     for (uint32_t row = 0; row < batch->rows; row++) {
         const pk_directory *const found = &batch->directories[row];
-        const uint32_t *gap = (const uint32_t *)found->above.at;
-        const size_t gaps = found->above.size / sizeof *gap, end = before + found->items.size / sizeof *members;
-        size_t passed = 0;
-        if (end > before) {
-            memcpy(members + before, found->items.at, found->items.size);
-            memcpy(text + used, found->text.at, found->text.size);
-        }
-        for (size_t each = before; each < end; each++) {
-            const char *const name = text + used;
-            while (passed < gaps && gap[passed] == each - before) {
-                is_apart = 1;
-                passed++;
-            }
-            int begins = is_apart || pieces[number - 1].members >= most || pieces[number - 1].size >= most_bytes;
-            if (S_ISDIR(members[each].mode)) {
-                const uint32_t files = files_of(members, each, end);
-                begins = begins || files >= LARGE || last >= LARGE || crc32(seed, name) % GROUP == 0;
-                last = files;
-            }
-            if (begins)
-                pieces[number++] = (pk_piece){.names = used, .first = (uint32_t)each};
-            is_apart = 0;
-            pieces[number - 1].members++;
-            pieces[number - 1].size += members[each].whole;
-            used += strlen(name) + 1;
-        }
-        before = end;
-        is_apart = is_apart || passed < gaps || batch->tree->flags & PK_APART || batch->verdicts.codes[row] != DONE;
+        if (found->items.size == 0)
+            continue;
+        memcpy(members, found->items.at, found->items.size);
+        memcpy(text, found->text.at, found->text.size);
+        members += found->items.size / sizeof *members;
+        text += found->text.size;
     }
-    return number;
+}
+
+/* The state of dividing members into pieces. */
+typedef struct {
+    const pk_member *members;
+    const char *text;
+    pk_piece *pieces;
+    uint32_t seed;      /* CRC-32 of what precedes the names */
+    size_t number;      /* of pieces */
+    size_t used;        /* bytes of the names of the members that were divided */
+    uint32_t files;     /* in the directory that was divided last */
+    int is_apart;       /* true if something that is not here may belong before the next member */
+} pk_division;
+
+/* Return true if a directory begins a piece: it or the one before it has many files, or its name says so. */
+static int begins_piece(const pk_division *division, uint32_t files)
+{
+    return files >= LARGE || division->files >= LARGE ||
+           crc32(division->seed, division->text + division->used) % GROUP == 0;
+}
+
+/* Divide the members of a row, those from number `first` up to, but not including, `end`. */
+static void divide_row(pk_division *division, const pk_directory *found, size_t first, size_t end, uint32_t most,
+                       uint64_t most_bytes)
+{
+    const uint32_t *gap = (const uint32_t *)found->gaps.at;
+    const uint32_t *const last_gap = gap + found->gaps.size / sizeof *gap;
+    for (size_t each = first; each < end; each++) {
+        const pk_piece *const last = division->number ? &division->pieces[division->number - 1] : NULL;
+        for (; gap < last_gap && *gap == each - first; gap++)
+            division->is_apart = 1;
+        int begins = last == NULL || division->is_apart || last->members >= most || last->size >= most_bytes;
+        if (S_ISDIR(division->members[each].mode)) {
+            const uint32_t files = files_of(division->members, each, end);
+            begins = begins || begins_piece(division, files);
+            division->files = files;
+        }
+        if (begins)
+            division->pieces[division->number++] = (pk_piece){.names = division->used, .first = (uint32_t)each};
+        division->is_apart = 0;
+        division->pieces[division->number - 1].members++;
+        division->pieces[division->number - 1].size += division->members[each].whole;
+        division->used += strlen(division->text + division->used) + 1;
+    }
+    division->is_apart = division->is_apart || gap < last_gap;
+}
+
+/* Where pieces begin depends as little as possible on what a row contains, so that a resumed run finds the same pieces: at
+ * directories with many files, after these, and at other directories according to their names. */
+size_t pk_divide_described(const pk_batch *batch, const pk_member *members, const char *text, pk_piece *pieces,
+                           uint32_t most, uint64_t most_bytes)
+{
+    pk_division division = {.members = members, .text = text, .pieces = pieces, .is_apart = 1};
+    division.seed = crc32(0, batch->prefixes);
+    size_t first = 0;
+    for (uint32_t row = 0; row < batch->rows; row++) {
+        const pk_directory *const found = &batch->directories[row];
+        const size_t end = first + found->items.size / sizeof *members;
+        divide_row(&division, found, first, end, most, most_bytes);
+        division.is_apart = division.is_apart || batch->tree->flags & PK_APART || batch->verdicts.codes[row] != DONE;
+        first = end;
+    }
+    return division.number;
 }
