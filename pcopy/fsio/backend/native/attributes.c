@@ -108,7 +108,8 @@ int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char 
         return 0;
     for (const char *each = names; each < names + size; each += strlen(each) + 1) {
         const int what = what_of(worker, flags, each, 1);
-        if (what == 0 || (what == PK_KEEP && (!is_among(each, there, size_there) || !has_same_value(ours, theirs, each, follow))))
+        if (what == 0 ||
+            (what == PK_KEEP && (!is_among(each, there, size_there) || !has_same_value(ours, theirs, each, follow))))
             return 0;
     }
     for (const char *each = there; each < there + size_there; each += strlen(each) + 1) {

@@ -163,7 +163,8 @@ static int copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *foun
     const int others_may = others_may_write(found->metadata.uid, found->metadata.mode, batch->tree->user);
     pk_work work = {.is_ours = 1, .others_may = others_may ? 1 : -1}; /* the status of both directories is known */
     pk_batch files = {
-        .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
+        .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target,
+        .umask = batch->umask,
         .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
     };
     const pk_columns *rows = &found->rows;

@@ -62,7 +62,8 @@ int pk_set_metadata(const pk_batch *batch, int directory, const struct stat *sta
         return -1;
     /* Reading a directory changes its atime. A different atime alone is no reason to change a directory that existed
      * before the job. */
-    if (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) && is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window) &&
+    if (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) &&
+        is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window) &&
         (!is_made || (in_nanoseconds(status->st_atim, &atime) && atime == wanted->atime)))
         return is_written;
     return futimens(directory, times) ? -1 : 1;
@@ -80,8 +81,8 @@ int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 /* An open target directory on the way to others. */
 typedef struct {
     int descriptor, parent;
-    const char *path;             /* begins with the path of the directory, */
-    size_t length;                /* which has so many bytes */
+    const char *path;             /* the first `length` bytes are the path of the directory */
+    size_t length;
     uint32_t number;              /* of the directory in the batch; NOT_LISTED: it only leads to others */
     struct stat status;
 } open_target;

@@ -153,10 +153,10 @@ int pk_describe_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* Functions for directories that are processed as a whole.
  *
  * pk_open_whole opens a directory by its name, without changing its atime if possible; it returns the descriptor, or
- * -1. pk_is_directory reads the status of an open directory, and returns true if it has this inode and device. pk_list_all lists an open directory:
- * names go to `names`, which has `room` bytes, joined by slashes, with a zero at the end; types and inode numbers go to
- * `all`, which may be NULL. It returns the number of names, or -1 if there are `most` or more, if they do not fit, or
- * if they cannot be read.
+ * -1. pk_is_directory reads the status of an open directory, and returns true if it has this inode and device.
+ * pk_list_all lists an open directory: names go to `names`, which has `room` bytes, joined by slashes, with a zero at the
+ * end; types and inode numbers go to `all`, which may be NULL. It returns the number of names, or -1 if there are `most`
+ * or more, if they do not fit, or if they cannot be read.
  */
 typedef struct {
     uint8_t kinds[MOST_LISTED];

@@ -107,7 +107,7 @@ int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t
 }
 
 /* Return true if another directory may be entered now. */
-static int goes_on(const pk_walk *walk)
+static int may_enter_another(const pk_walk *walk)
 {
     const pk_frontier *const frontier = &walk->found->frontier;
     pk_work *const work = walk->batch->work;
@@ -334,7 +334,7 @@ static int go_down(pk_walk *walk)
         last->inodes++;
         last->other_inodes++;
         last->left--;
-        const int is_tried = goes_on(walk);
+        const int is_tried = may_enter_another(walk);
         int letter = is_tried ? enter(walk, last->descriptor, name, inode, other_inode, last->path) : 'd';
         if (letter && is_tried && walk->visitor->is_sorted)
             letter = 'm';

@@ -17,10 +17,10 @@ typedef struct {
     int descriptor;
     int other;                    /* the directory of the same path on the second side; -1 if the operation has none */
     uint32_t number;              /* in the frontier; NOT_NUMBERED: nothing of this directory is there yet */
-    uint32_t left;                /* subdirectories from here on */
-    const uint64_t *inodes, *other_inodes; /* the second ones are those on the second side */
-    char *names;                  /* each with a zero at its end */
-    char *block;                  /* the memory of these three */
+    uint32_t left;                /* number of the subdirectories that are not entered yet */
+    const uint64_t *inodes, *other_inodes; /* of these subdirectories, on the first and on the second side */
+    char *names;                  /* of these subdirectories, each with a zero at its end */
+    char *block;                  /* the memory of inodes, other_inodes and names */
     const char *name;             /* of the directory itself, in the level above it */
     uint64_t inode, other_inode;
     struct stat status;           /* of the open directory, before it was listed */

@@ -85,7 +85,7 @@ static int have_same_text(const struct pairs *pairs, const char *name)
 
 /* Return 1 if two open files have the same contents of this size, 0 if the contents differ, -1 if a file cannot be
  * read or has another size. */
-static int hold_same(const struct pairs *pairs, const int reading[2], size_t size)
+static int have_same_contents(const struct pairs *pairs, const int reading[2], size_t size)
 {
     size_t at = 0;
     do { /* at the end, one byte more than expected is requested: so one read shows that a small file has not grown */
@@ -123,7 +123,7 @@ static int compare_open(struct pairs *pairs, const int reading[2])
     if (!are_alike(pairs->batch, &status[0], &status[1]) || size > LARGEST || pairs->sums->bytes - pairs->bytes > MOST_BYTES)
         return '?';
     doing(pairs->worker, OP_READ);
-    const int are_same = hold_same(pairs, reading, size);
+    const int are_same = have_same_contents(pairs, reading, size);
     if (are_same < 0 ||
         !GUARD(COMPARED_UNCHANGED, is_unchanged(reading[0], &status[0]) && is_unchanged(reading[1], &status[1])))
         return '?';
@@ -181,8 +181,8 @@ static int compare_statuses(struct pairs *pairs, const char *name, const struct 
     }
 }
 
-/* Compare the types of listed items of the same name; 0: the item is missing on this side. Return as `compare`. Items that
- * only the first side has have the letters of their types, as capitals. */
+/* Compare the types of listed items of the same name; 0: the item is missing on this side. Return as `compare`, or, if only
+ * the first side has the item, the letter of its type as a capital. */
 static int compare_types(int kind, int other)
 {
     if (kind && !other)

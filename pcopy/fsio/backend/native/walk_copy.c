@@ -3,10 +3,10 @@
  *
  * An existing directory without subdirectories, in which nothing remains to be done, gets its metadata at once: it is
  * finished. One whose subdirectories are finished is finished, too, if its metadata are right. All others get them later
- * (PK_FINISH). In a resumed job, directories that an earlier run may have changed get them later, too. Items that this code does not handle are returned with their status.
- * Directories that it does not handle are left with the letter s, before anything is created. If that turns out only after
- * the target was created, they are left with the letter a (the row: with the code DECIDE_AGAIN): the slow path
- * continues with the directory, and knows that it was created.
+ * (PK_FINISH), and so do, in a resumed job, directories that an earlier run may have changed. Items that this code does
+ * not handle are returned with their status. A directory that it does not handle is left with a letter: s if its source is
+ * not simple; d if a directory or its target cannot be opened or used; a if that turns out only after the target was
+ * created (the row: with the code DECIDE_AGAIN): the slow path continues with the directory, and knows that it was created.
  */
 #include "walk.h"
 
@@ -135,7 +135,10 @@ static int look_into(pk_worker *worker, pk_directory *found, int source, const p
 static int record_present(pk_directory *found, const struct stat *status)
 {
     found->present = (pk_metadata){status->st_mode, status->st_uid, status->st_gid, 0, 0};
-    return in_nanoseconds(status->st_mtim, &found->present.mtime) && in_nanoseconds(status->st_ctim, &found->present_ctime) ? 0 : -1;
+    return in_nanoseconds(status->st_mtim, &found->present.mtime) &&
+                   in_nanoseconds(status->st_ctim, &found->present_ctime)
+               ? 0
+               : -1;
 }
 
 /* Return true if owner, mode or mtime of an open directory, which were set, are not those in `before`: a file system
@@ -236,8 +239,8 @@ static void count_finished(pk_walk *walk, const pk_directory *one)
     above->skipped_bytes += one->skipped_bytes;
 }
 
-/* Set the metadata of a directory that existed before, and in which nothing remains to be done. Return 0 if the slow path
- * has to do that. */
+/* Set the metadata of a directory that existed before, and in which nothing remains to be done. Return true, or 0 if it
+ * has to be done later. */
 static int finish(const pk_batch *batch, pk_directory *one, int target, const struct stat *status)
 {
     const int written = pk_set_metadata(batch, target, status, &one->metadata, 0);
@@ -263,7 +266,8 @@ static int process_target(pk_walk *walk, const pk_level *level, pk_directory *on
         walk->is_over = 1;
     doing(worker, OP_UTIMENSAT);
     const int can_enter = batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700;
-    if (!one->is_made && !one->is_touched && !one->left && !chosen && can_enter && finish(batch, one, level->other, &status)) {
+    if (!one->is_made && !one->is_touched && !one->left && !chosen && can_enter &&
+        finish(batch, one, level->other, &status)) {
         count_finished(walk, one);
         return 0;
     }
@@ -280,7 +284,8 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     const pk_batch *const batch = walk->batch;
     const pk_copied *const above = entry_above(walk);
-    const int is_in_new = above != NULL ? (above->flags & (PK_IS_MADE | PK_IS_TOUCHED)) == PK_IS_MADE : !!(batch->tree->flags & PK_IN_NEW);
+    const int is_in_new = above != NULL ? (above->flags & (PK_IS_MADE | PK_IS_TOUCHED)) == PK_IS_MADE
+                                        : !!(batch->tree->flags & PK_IN_NEW);
     pk_directory one = {0};
     if (read_metadata(walk->worker, batch, level, &one.metadata) ||
         look_into(walk->worker, &one, level->descriptor, listed)) {
@@ -311,8 +316,8 @@ static int is_complete(const pk_walk *walk, const pk_level *level)
            !(frontier->left && parents[frontier->left - 1] == level->number);
 }
 
-/* Close a directory that is not finished. If it is complete, it need not be returned: it is counted as finished. */
-static int leave_entered(pk_walk *walk, pk_level *level)
+/* If a directory that is closed is complete, count it as finished, and do not return it. Otherwise do nothing. */
+static int count_complete(pk_walk *walk, pk_level *level)
 {
     pk_directory *const found = walk->found;
     pk_copied *const entries = (pk_copied *)found->copies.at;
@@ -348,7 +353,7 @@ static int leave_entered(pk_walk *walk, pk_level *level)
 
 int pk_copy_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
-    static const pk_visitor copy = {.names = copy_directory, .stay = leave_entered, .is_final = 1};
+    static const pk_visitor copy = {.names = copy_directory, .stay = count_complete, .is_final = 1};
     if (row && batch->tree->deadline && pk_now() >= batch->tree->deadline)
         return CANCELLED;
     return pk_walk_row(worker, batch, row, &copy, "", NULL);
