@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -182,15 +182,8 @@ def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[
             return NativeEnterDirectoriesBatch(settings, batch)
         case FinishDirectoriesBatch():
             return NativeFinishDirectoriesBatch(settings, batch)
-    return _NATIVE_CLASS_BY_BATCH_CLASS[type(batch)](batch)
-
-
-_NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
-    SyncDirectoriesBatch: NativeSyncDirectoriesBatch,
-}
-"""By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of
-the backend.
-"""
+    assert isinstance(batch, SyncDirectoriesBatch)
+    return NativeSyncDirectoriesBatch(batch)
 
 
 def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> ItemStatusColumns:
@@ -242,8 +235,29 @@ def _remaining_items(found: Any) -> tuple[bytes, ItemStatusColumns]:
     return _ffi.buffer(found.names, found.names_size)[:], rows
 
 
-_COPIED_WIDTH = _ffi.sizeof("pk_copied") // 4
-"""Number of 32-bit numbers in a ``pk_copied``."""
+def _copied_column(packed: bytes, typecode: str, *field: str) -> array[int]:
+    """Return a field of C's structures ``pk_copied``, which are ``packed``, as a column with this type code of
+    ``array``. A field of a structure within them has two names.
+    """
+    numbers = memoryview(packed).cast(typecode)  # type: ignore[call-overload]
+    start, step = (size // numbers.itemsize for size in (_ffi.offsetof("pk_copied", *field), _ffi.sizeof("pk_copied")))
+    return array(typecode, numbers[start::step].tobytes())
+
+
+def _metadata_columns(packed: bytes, number: int) -> ItemStatusColumns:
+    """Return the metadata of the source directories in ``number`` structures ``pk_copied``, which are ``packed``."""
+    metadata = ItemStatusColumns.with_unset_columns(number, DIRECTORY_METADATA_COLUMNS)
+    metadata.mode, metadata.uid, metadata.gid = (
+        _copied_column(packed, "I", "metadata", field) for field in ("mode", "uid", "gid")
+    )
+    metadata.atime, metadata.mtime = (_copied_column(packed, "q", "metadata", field) for field in ("atime", "mtime"))
+    return metadata
+
+
+def _present_status(entry: Any) -> PresentDirectoryStatus:
+    """Return the status that a target directory had before the job. ``entry`` is its ``pk_copied``."""
+    present = entry.present
+    return PresentDirectoryStatus(present.mode, present.uid, present.gid, present.mtime, entry.present_ctime)
 
 
 def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
@@ -251,29 +265,22 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
     (``pk_directory``).
     """
     packed = b"".join([used_bytes(found.copies) for found in rows])
-    narrow, wide, signed = (memoryview(packed).cast(kind) for kind in ("I", "Q", "q"))
-    width = _COPIED_WIDTH
-    metadata = ItemStatusColumns.with_unset_columns(len(narrow) // width, DIRECTORY_METADATA_COLUMNS)
-    metadata.mode, metadata.uid, metadata.gid = (array("I", narrow[at::width].tobytes()) for at in range(3))
-    metadata.atime, metadata.mtime = (array("q", signed[at :: width // 2].tobytes()) for at in (2, 3))
-    sources, targets, copied_bytes, skipped_bytes = (array("Q", wide[at :: width // 2].tobytes()) for at in range(4, 8))
-    copied, skipped, remaining, subdirectories, finished, changed, flags = (
-        array("I", narrow[at::width].tobytes()) for at in range(width - 8, width - 1)
+    entries, size = _ffi.from_buffer("pk_copied[]", packed), _ffi.sizeof("pk_copied")
+    sources, targets, copied_bytes, skipped_bytes = (
+        _copied_column(packed, "Q", field) for field in ("source", "target", "copied_bytes", "skipped_bytes")
+    )
+    copied, skipped, subdirectories, finished, changed, remaining, flags = (
+        _copied_column(packed, "I", field)
+        for field in ("copied", "skipped", "subdirectories", "finished", "changed", "remaining", "flags")
     )
     present = {
-        number: PresentDirectoryStatus(
-            narrow[number * width + 16],
-            narrow[number * width + 17],
-            narrow[number * width + 18],
-            signed[number * width // 2 + 11],
-            signed[number * width // 2 + 12],
-        )
+        number: _present_status(entries[number])
         for number, flag in enumerate(flags)
         if not flag & (IS_NEW | IS_UNCHANGED | IS_TOUCHED)
     }
     contents, not_entered, start = {}, {}, 0
     for found in rows:
-        end = start + found.copies.size // (4 * width)
+        end = start + found.copies.size // size
         if found.partly.size:
             partly = _ffi.cast("pk_directory *", found.partly.at)
             numbers = (number for number in range(start, end) if remaining[number])
@@ -284,7 +291,7 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
     return CopiedDirectories(
         len(rows),
         b"".join([used_bytes(found.text) for found in rows]),
-        metadata,
+        _metadata_columns(packed, len(flags)),
         sources,
         targets,
         b"".join([used_bytes(found.marks) for found in rows]),
