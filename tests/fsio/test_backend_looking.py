@@ -84,7 +84,7 @@ def looked(make_backend: BackendFactory, place: Path, *which: Any, **wanted: Any
 
 def check_items(result: ListItemsResult, place: Path, mask: int) -> None:
     """Compare all items of a result with their status."""
-    statuses = [os.lstat(place / os.fsdecode(name)) for name in result.names]
+    statuses = [os.lstat(place / os.fsdecode(name)) for name in result.paths]
     assert result.kinds.decode() == "".join(LETTERS[stat.S_IFMT(status.st_mode)] for status in statuses)
     assert [*result.inodes] == [status.st_ino for status in statuses]
     if not mask:
@@ -102,12 +102,12 @@ def test_names_and_statuses_are_listed(make_backend: BackendFactory, place: Path
     result = looked(make_backend, place, rows, mask=mask)
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     names = [os.fsencode(os.path.join(row, name)) for row in rows for name in os.listdir(place / row)]
-    assert sorted(result.names) == sorted(names)
+    assert sorted(result.paths) == sorted(names)
     check_items(result, place, mask)
     found = [(part.directory, part.directory_inode, part.end - part.start) for part in result.items_by_directory()]
     assert found == [(row.encode(), os.stat(place / row).st_ino, len(os.listdir(place / row))) for row in rows]
     for part in result.items_by_directory():
-        assert {name.rpartition(b"/")[0] for name in result.names[part.start : part.end]} <= {part.directory}
+        assert {name.rpartition(b"/")[0] for name in result.paths[part.start : part.end]} <= {part.directory}
 
 
 @pytest.mark.parametrize("mask", [0, ALL])
@@ -123,7 +123,7 @@ def test_items_of_subtree_are_listed_or_left_to_the_caller(
     check_items(result, tmp_path, mask)
     left = [group.directory + b"/" + name for group in result.remaining for name in group.names]
     inside = [path for path in left for path in found_below(tmp_path, path, depth + 1)]
-    assert sorted([*result.names, *inside]) == sorted(
+    assert sorted([*result.paths, *inside]) == sorted(
         path for row in rows for path in found_below(tmp_path, row.encode(), depth + 1)
     )
     if depth == 100:
@@ -133,7 +133,7 @@ def test_items_of_subtree_are_listed_or_left_to_the_caller(
 def test_only_requested_types_are_examined(make_backend: BackendFactory, place: Path) -> None:
     result = looked(make_backend, place, ["full"], mask=MODE_COLUMN, kinds=b"l")
     assert result.rows is not None
-    modes = dict(zip(result.names, result.rows.mode, strict=True))
+    modes = dict(zip(result.paths, result.rows.mode, strict=True))
     assert stat.S_ISLNK(modes.pop(b"full/link")) and not any(modes.values()) and len(modes) >= 4
 
 
@@ -157,7 +157,7 @@ def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Pa
         result = ticket.result
         assert [*result.entered().is_summed] == [threads == 0]
         assert any(tally.histograms()["sizes"].values()) == (threads == 0)
-        assert len(result.names) == (5 if threads else 0)
+        assert len(result.paths) == (5 if threads else 0)
         pool.request_threads(2)
         assert not backend.runs_in_poll
     finally:
@@ -380,7 +380,7 @@ def test_unusual_directories_take_the_slow_path(
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
     assert result.frontiers == {} and sum(result.counts) == 0
-    assert (result.names if batch is ListItemsBatch else result.packed_paths) in ([], b"")
+    assert (result.paths if batch is ListItemsBatch else result.packed_paths) in ([], b"")
     assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [
         OutcomeCode.SLOW_PATH,

@@ -125,7 +125,7 @@ class NativeListItemsBatch(NativeWalkBatch[ListItemsResult]):
             if self._mask & bit:
                 setattr(columns, name, _ffi.from_buffer(POINTER_TYPES[typecode], getattr(rows, name)))
         _lib.pk_copy_found(self.batch, columns, kinds, _ffi.from_buffer("uint64_t[]", inodes), text, entered, above)
-        result.names = _ffi.buffer(text)[:-1].split(b"\0") if sizes.items else []
+        result.paths = _ffi.buffer(text)[:-1].split(b"\0") if sizes.items else []
         result.kinds, result.inodes = bytes(kinds), inodes
         result.rows = rows if self._mask else None
         result.packed_directories = _ffi.buffer(above)[:-1], _ffi.buffer(entered)[:]

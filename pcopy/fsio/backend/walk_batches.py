@@ -173,7 +173,7 @@ class ListItemsResult(WalkResult):
     """The result of ``ListItemsBatch``; ``counts`` is empty. Items of one directory follow each other.
 
     Fields:
-        names: paths of the items, relative to the parent directory of the batch.
+        paths: paths of the items, relative to the parent directory of the batch.
         kinds: the type of each item as a letter of ``find -type``.
         inodes: inode numbers that the directories list.
         rows: columns of the items; None if no columns were requested.
@@ -181,7 +181,7 @@ class ListItemsResult(WalkResult):
             zero bytes, and for each a structure with the other fields of ``EnteredDirectories``.
     """
 
-    names: Sequence[bytes] = ()
+    paths: Sequence[bytes] = ()
     kinds: bytes = b""
     inodes: Sequence[int] = ()
     rows: ItemStatusColumns | None = None

@@ -156,7 +156,7 @@ class _LayoutWalk(TreeWalk):
                 continue
             place, above = directory_below(parent, part.directory, part.directory_inode), len(part.directory) + 1
             kinds = listed.kinds[part.start : part.end]
-            names = pack_names(name[above:] for name in listed.names[part.start : part.end])
+            names = pack_names(path[above:] for path in listed.paths[part.start : part.end])
             items = FoundItems(-1, names, listed.rows.rows_in_range(part.start, part.end), {})
             visitor = LayoutVisitor(rank, self._result, place, 0, kinds)
             pass_items_to_visitor(items, visitor)

@@ -223,7 +223,7 @@ class _DirectoryWalk(TreeWalk):
         the sub-directories among them to those to be entered, if ``enters_directories`` is set.
         """
         finder = self._finder
-        items = DirectoryItems(-1, finder.path_prefix(parent), found.names, found.kinds, found.rows)
+        items = DirectoryItems(-1, finder.path_prefix(parent), found.paths, found.kinds, found.rows)
         depth = depth_of_contents(parent) + 1
         rows = yield from finder.report_items_passing_tests(self._result, parent, items, depth, self.output)
         if not rows or not enters_directories:
@@ -231,7 +231,7 @@ class _DirectoryWalk(TreeWalk):
         for part in found.items_by_directory():
             inside = rows[bisect_left(rows, part.start) : bisect_left(rows, part.end)]
             if inside:
-                names = [found.names[row][len(part.directory) + 1 :] for row in inside]
+                names = [found.paths[row][len(part.directory) + 1 :] for row in inside]
                 place = directory_below(parent, part.directory, part.directory_inode)
                 self.add(Siblings(place, names, [found.inodes[row] for row in inside]))
 
@@ -242,7 +242,7 @@ class _DirectoryWalk(TreeWalk):
         finder = self._finder
         rows: Sequence[int] | None = None
         if finder.summing is None and not enters_directories and UNKNOWN not in found.kinds:
-            items = DirectoryItems(-1, finder.path_prefix(parent), found.names, found.kinds)
+            items = DirectoryItems(-1, finder.path_prefix(parent), found.paths, found.kinds)
             rows = finder.rows_passing_name_tests(items)
         for part in found.items_by_directory():
             if rows is not None and bisect_left(rows, part.start) == bisect_left(rows, part.end):
@@ -252,7 +252,7 @@ class _DirectoryWalk(TreeWalk):
             items = DirectoryItems(
                 -1,
                 finder.path_prefix(place),
-                [name[len(part.directory) + 1 :] for name in found.names[part.start : part.end]],
+                [path[len(part.directory) + 1 :] for path in found.paths[part.start : part.end]],
                 found.kinds[part.start : part.end],
                 None if found.rows is None else found.rows.rows_in_range(part.start, part.end),
             )
