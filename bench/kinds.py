@@ -274,11 +274,11 @@ def rows_of_options(measured: Measurement, options: Iterable[str]) -> Iterator[l
     for option in options:
         is_again = option in _OVER_EXISTING or option.endswith(" again")
         prepare = f"rm -rf $O $A.log $A.backup $A.signature{' && cp -a $T $O' if is_again else ''}"
-        plain = "--existing=replace" if is_again else ""
-        commands = {"plain": (f"@pcopy -q -n 2 {plain} -T $T $O", CHECKOUT_DIRECTORY)}
+        without = "--existing=replace" if is_again else ""
+        commands = {"without": (f"@pcopy -q -n 2 {without} -T $T $O", CHECKOUT_DIRECTORY)}
         for name, checkout in measured.checkouts():
             commands[name] = f"@pcopy -q -n 2 {OPTIONS[option]} -T $T $O", checkout
-        yield [OPTIONS[option], _ratios(measured.medians(kind, commands, prepare), "plain")]
+        yield [OPTIONS[option], _ratios(measured.medians(kind, commands, prepare), "without")]
     subprocess.run(["sh", "-c", "rm -rf $T $C $O $A*"], check=True, env=shell)
 
 
@@ -312,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
     with TemporaryDirectory(prefix="pcopy-kinds-", dir=options.base) as base:
         measured = Measurement(Path(base), options.items, options.rounds, options.against, options.processor)
-        columns = ["time / plain"] if options.options else options.programs
+        columns = ["time / time without"] if options.options else options.programs
         rows = (
             rows_of_options(measured, options.rows or OPTIONS)
             if options.options
