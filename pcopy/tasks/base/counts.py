@@ -108,11 +108,11 @@ class TaskCounts:
             elsewhere = self._other_directories.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
-    def count_in_directories(self, around: Place, packed_paths: bytes, columns: dict[int, Sequence[int]]) -> None:
+    def count_in_directories(self, ancestor: Place, packed_paths: bytes, columns: dict[int, Sequence[int]]) -> None:
         """Add to counters for several directories.
 
         Args:
-            around: a directory that contains the directories.
+            ancestor: a directory that contains the directories.
             packed_paths: their paths relative to it, joined by zero bytes.
             columns: numbers to add, one for each directory, by index of the counter.
         """
@@ -121,7 +121,7 @@ class TaskCounts:
             self._counts[counter] += number
             self._labelled[counter] += number
         if self._by_directory:
-            prefix = directory_counts_label(around) + (b"/" if around.path else b"")
+            prefix = directory_counts_label(ancestor) + (b"/" if ancestor.path else b"")
             self._shares.append(CountsOfLabels(prefix, packed_paths, tuple(columns), tuple(columns.values())))
 
     def add_counts_of_unfinished_task(self, counters: list[int]) -> None:

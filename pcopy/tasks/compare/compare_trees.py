@@ -220,11 +220,11 @@ class _ComparisonWalk(TreeWalk):
         opened = self.open_both_sides(place, names)
         if opened is None:
             return
-        looking = DirectoryItemsComparison(self._rank, self._result, place, opened, pack_names(names))
-        yield from looking.stat_names_on_both_sides()
-        yield from looking.compare_pairs()
-        looking.report_results(self._found)
-        below = looking.common_subdirectories()
+        comparison = DirectoryItemsComparison(self._rank, self._result, place, opened, pack_names(names))
+        yield from comparison.stat_names_on_both_sides()
+        yield from comparison.compare_pairs()
+        comparison.report_results(self._found)
+        below = comparison.common_subdirectories()
         if below:
             names, inodes, other_inodes = zip(*below, strict=True)
             self.add(Siblings(place, names, inodes, other_inodes))

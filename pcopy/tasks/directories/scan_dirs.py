@@ -212,8 +212,8 @@ def _count_finished_rows(result: TaskResult, entered: EnterDirectoriesResult) ->
 
 
 def _has_wanted_metadata(rank: Rank, above: Place, attributes: ItemMetadata, present: PresentDirectoryStatus) -> bool:
-    """Return True if an existing target directory had owner, mode and time that it should have before the job, as far
-    as its file system can store them.
+    """Return True if an existing target directory had, before the job, the owner, mode and time that it should have, as
+    far as its file system can store them.
 
     Args:
         above: a directory above it, on the same file system.
@@ -379,7 +379,7 @@ class _EnteredTree:
 
 
 def spawn_scan_task(result: TaskResult, scan: ScanDirs) -> None:
-    """Spawn the task ``scan_directory``, with an estimated cost for each of its directories."""
+    """Spawn the task ``scan``, with an estimated cost for each of its directories."""
     result.spawn_task(scan, scan.item_count * SCAN_COST, expands=True)
 
 

@@ -285,19 +285,19 @@ class EnteredDirectory:
     that.
 
     Args:
-        around: the directory in which the walk began.
+        batch_parent: the parent directory of the batch, which contains the top directory of the frontier.
         frontier: what the walk has left.
         number: number of this directory in the frontier.
         waiters: identifies the entry of each directory of the frontier in the ledger of this rank.
         waiter: identifies the rank that waits for the top directory of the frontier.
     """
 
-    __slots__ = ("_around", "_frontier", "_number", "_waiter", "_waiters")
+    __slots__ = ("_batch_parent", "_frontier", "_number", "_waiter", "_waiters")
 
     def __init__(
-        self, around: Place, frontier: SubtreeFrontier, number: int, waiters: Sequence[Waiter], waiter: Waiter
+        self, batch_parent: Place, frontier: SubtreeFrontier, number: int, waiters: Sequence[Waiter], waiter: Waiter
     ) -> None:
-        self._around = around
+        self._batch_parent = batch_parent
         self._frontier = frontier
         self._number = number
         self._waiters = waiters
@@ -305,11 +305,11 @@ class EnteredDirectory:
 
     def removal_task(self, *, is_empty: bool) -> RemoveDir:
         """Return the task that removes the directory with what is in it, or, with ``is_empty``, only the directory."""
-        parent, waiter = self._around, self._waiter
+        parent, waiter = self._batch_parent, self._waiter
         if self._number:
             above = self._frontier.parents[self._number]
-            parent, waiter = place_in_frontier(self._around, self._frontier, above), self._waiters[above]
-        return RemoveDir(place_in_frontier(self._around, self._frontier, self._number), waiter, parent, is_empty)
+            parent, waiter = place_in_frontier(self._batch_parent, self._frontier, above), self._waiters[above]
+        return RemoveDir(place_in_frontier(self._batch_parent, self._frontier, self._number), waiter, parent, is_empty)
 
     def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
         """Called when everything in the directory has been processed: have the directory itself removed, or count it as
@@ -322,9 +322,9 @@ class EnteredDirectory:
             rank.shared_instance(RemovalLedger).add_emptied_directory(task, result)
 
 
-def place_in_frontier(around: Place, frontier: SubtreeFrontier, number: int) -> Place:
-    """Return the directory ``number`` of a frontier. ``around`` is the directory in which the walk began."""
-    return directory_below(around, frontier.paths[number], frontier.inodes[number])
+def place_in_frontier(batch_parent: Place, frontier: SubtreeFrontier, number: int) -> Place:
+    """Return the directory ``number`` of a frontier. ``batch_parent`` contains number 0."""
+    return directory_below(batch_parent, frontier.paths[number], frontier.inodes[number])
 
 
 def open_for_removal(rank: Rank, place: Place) -> int:
@@ -556,13 +556,13 @@ def _task_for_siblings(waiter: Waiter, found: Siblings) -> RemoveDirs:
 
 
 def _spawn_tasks_for_frontier(
-    rank: Rank, result: TaskResult, around: Place, frontier: SubtreeFrontier, waiter: Waiter
+    rank: Rank, result: TaskResult, batch_parent: Place, frontier: SubtreeFrontier, waiter: Waiter
 ) -> None:
     """Spawn the tasks that remove what a walk of the backend has left. The directories that it has entered wait for
     them in the ledger.
 
     Args:
-        around: the directory in which the walk began.
+        batch_parent: the parent directory of the batch, which contains the top directory of the frontier.
         frontier: what it has left.
         waiter: identifies the rank that waits for the top directory of the frontier.
     """
@@ -571,10 +571,10 @@ def _spawn_tasks_for_frontier(
     numbers = {path: number for number, path in enumerate(frontier.paths)}
     for items in frontier.remaining:
         number = numbers[items.directory]
-        place = place_in_frontier(around, frontier, number)
+        place = place_in_frontier(batch_parent, frontier, number)
         parts[number] += _spawn_tasks_for_items(rank, result, place, waiters[number], items)
     for number, opened in enumerate(waiters):
-        entered = EnteredDirectory(around, frontier, number, waiters, waiter)
+        entered = EnteredDirectory(batch_parent, frontier, number, waiters, waiter)
         if parts[number]:
             ledger.open_entry(opened, entered, parts[number], result)
         else:  # it could not be removed: the task reports why
