@@ -29,7 +29,12 @@ from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, call_deadline, directory_slices_per_task
+from pcopy.tasks.base.sibling_directories import (
+    MAX_TASK_SECONDS,
+    call_deadline,
+    directory_slices_per_task,
+    should_task_continue,
+)
 from pcopy.tasks.base.tree_walk import directory_below, may_enter_subtrees
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import owner_columns_if_needed
@@ -94,7 +99,7 @@ class _TreeDescriber:
     def describe_directories_while_others_work(self) -> TaskSteps:
         """Describe directories while all other ranks have work. Then spawn tasks for the remaining directories."""
         has_begun = False
-        while self._remaining and (not has_begun or self._should_continue()):
+        while self._remaining and (not has_begun or should_task_continue(self._rank, self._deadline)):
             has_begun = True
             group = self._remaining.pop()
             slow = group.names
@@ -106,13 +111,6 @@ class _TreeDescriber:
                 self._rank, self._result, group.parent, group.names, group.inodes,
                 is_apart=group.is_apart, is_counted=True,
             )  # fmt: skip
-
-    def _should_continue(self) -> bool:
-        """Return True if the task should describe more directories itself: its time is not over, the job is not being
-        stopped, and all other ranks have work.
-        """
-        rank = self._rank
-        return time.monotonic() < self._deadline and rank.stop_reason is None and rank.all_ranks_have_work()
 
     def _describe_subtrees(self, group: _Directories) -> TicketGenerator[Sequence[bytes]]:
         """Describe directories with everything below them, by one call of the backend. Return the names of those that

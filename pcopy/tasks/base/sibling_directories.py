@@ -77,6 +77,13 @@ def call_deadline(rank: Rank, *, copies_files: bool = False) -> float:
     return now + longest
 
 
+def should_task_continue(rank: Rank, deadline: float) -> bool:
+    """Return True if a task should process further directories itself, instead of leaving them to other tasks: its time
+    is not over (``deadline``, of ``time.monotonic``), the job is not being stopped, and all other ranks have work.
+    """
+    return time.monotonic() < deadline and rank.stop_reason is None and rank.all_ranks_have_work()
+
+
 class DirectoriesPerCall:
     """Number of directories that one rank gives to the backend in one call. It doubles while calls are short, and is
     halved after a long one.

@@ -35,6 +35,7 @@ from pcopy.tasks.base.sibling_directories import (
     DirectoriesPerCall,
     call_deadline,
     directory_slices_per_task,
+    should_task_continue,
 )
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers
 from pcopy.walk.listing import (
@@ -330,11 +331,8 @@ class TreeWalk(ABC):
             spawn_tasks_for_siblings(self._rank, self._result, found, self.new_task)
 
     def should_enter_more_directories(self) -> bool:
-        """Return True if the task should enter another directory itself: its time is not over, the job is not being
-        stopped, and all other ranks have work.
-        """
-        rank = self._rank
-        return time.monotonic() < self._deadline and rank.stop_reason is None and rank.all_ranks_have_work()
+        """Return True if the task should enter another directory itself."""
+        return should_task_continue(self._rank, self._deadline)
 
     def process_rows(self, found: Siblings) -> TicketGenerator[RemainingRows]:
         """Process siblings and everything below them by one call of the backend; return the rows that remain. What
