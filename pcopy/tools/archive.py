@@ -259,7 +259,7 @@ class ArchiveJob(TarJob):
             return f"{how}, as the interrupted run has begun it"
         if self.arguments.is_compressed_by_name:
             return f"{how}, as the name says (--no-auto-compress: not compressed)" if chosen else ""
-        return f"{how}, although the name ends as with {named}" if named not in ("", chosen) else ""
+        return f"{how}, although the suffix of the name stands for {named}" if named not in ("", chosen) else ""
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Complete the archive, rename it to its final name, and write its index and the signature file. Return the

@@ -123,7 +123,7 @@ def test_option_takes_precedence_over_the_name(
     assert run.returncode == 0, show(run)
     assert compression_of(tmp_path / name) == method
     how = f"compressed with {method}" if method else "not compressed"
-    text = f"ptar: {name}: {how}, although the name ends as with {named}\n" if named else ""
+    text = f"ptar: {name}: {how}, although the suffix of the name stands for {named}\n" if named else ""
     assert run.stderr.decode() == text
 
 
