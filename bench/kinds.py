@@ -137,7 +137,7 @@ PROGRAMS: Mapping[str, ComparedPrograms] = {
     "copy -n 1": ComparedPrograms("cp -a $T $O", "@pcopy -q -n 1 -T $T $O", _NEW),
     "again": ComparedPrograms("rsync -aHAX $T/ $C", "@psync -q -n 2 $T/ $C"),
     "two trees": ComparedPrograms("diff -rq --no-dereference $T $C", "@pverify -q -n 2 $T $C"),
-    "--compare": ComparedPrograms("diff -rq --no-dereference $T $C", "@pverify -q -n 2 --compare type,content $T $C"),
+    "compare": ComparedPrograms("diff -rq --no-dereference $T $C", "@pverify -q -n 2 --compare type,content $T $C"),
     "walk": ComparedPrograms("find $T", "@pwalk -n 2 $T"),
     "walk -ls": ComparedPrograms("find $T -ls", "@pwalk -n 2 $T -ls"),
     "sums": ComparedPrograms("du -s $T", "@pwalk -n 2 --summary $T"),
@@ -220,7 +220,9 @@ class Measurement(NamedTuple):
         def run(command: str, checkout: Path) -> RunTime:
             environment = self.environment(kind, checkout)
             subprocess.run(["sh", "-c", prepare], check=True, env=environment)
-            return measure_commands(["env", *(f"{each}={environment[each]}" for each in environment), "sh", "-c",
+            # Only what differs: if the command fails, the exception shows these words.
+            different = environment.items() - command_environment().items()
+            return measure_commands(["env", *(f"{name}={value}" for name, value in sorted(different)), "sh", "-c",
                                      command.replace("@", f"{checkout}/bin/")])  # fmt: skip
 
         ways = {name: partial(run, *each) for name, each in commands.items()}
@@ -297,16 +299,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows",
         nargs="*",
         metavar="KIND",
-        help=f"kinds of items: {', '.join((*KINDS, 'flat'))} (with --options: options, after --)",
+        help=f"kinds of items: {', '.join((*KINDS, 'flat'))} (KINDS in bench/kinds.py defines them); with --options: "
+        "options. Write -- before them if they follow --programs, or are options",
     )
     add("--options", action="store_true", help="measure options of pcopy")
-    add("--programs", nargs="+", choices=PROGRAMS, default=[*PROGRAMS], metavar="PROGRAM", help=", ".join(PROGRAMS))
+    add(
+        "--programs",
+        nargs="+",
+        choices=PROGRAMS,
+        default=[*PROGRAMS],
+        metavar="PROGRAM",
+        help=", ".join(PROGRAMS) + " (in quotes if they contain spaces)",
+    )
     add("--items", type=int, default=20_000, help="number of items of each kind (%(default)s)")
     add("--rounds", type=int, default=3, help="number of runs of each command (%(default)s)")
     add("--processor", action="store_true", help="compare processor time, on a machine with other load")
     add("--against", type=Path, metavar="CHECKOUT", help="another checkout of pcopy, whose programs take turns, too")
     add("--base", type=Path, default=Path("/dev/shm"), metavar="DIR", help="where trees are made (%(default)s)")
     options = parser.parse_args(arguments)
+    if options.against and not os.access(options.against / "bin/pcopy", os.X_OK):
+        parser.error(f"--against: {options.against}/bin/pcopy: no such program; name the directory of a checkout")
+    if not options.base.is_dir():
+        parser.error(f"--base: {options.base}: not a directory")
     known = OPTIONS if options.options else {**KINDS, "flat": _file}
     if unknown := set(options.rows) - set(known):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")

@@ -78,7 +78,35 @@ def test_unknown_kind_is_refused(area: Path) -> None:
     )
 
 
-def test_failing_command_ends_the_measurement(area: Path) -> None:
-    ended = run_kinds(area, "small", "--programs", "copy", "--against", str(area / "nowhere"))
+def test_each_program_can_be_chosen(area: Path) -> None:
+    """No name of a program is read as an option."""
+    assert not [program for program in PROGRAMS if program.startswith("-")]
+    ended = run_kinds(area, "--programs", "compare", "tar -c", "--", "small")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[0] == "| 120 items | compare | tar -c |"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--against", "/nowhere"), "--against: /nowhere/bin/pcopy: no such program; name the directory of a checkout"),
+        (("--base", "/nowhere"), "--base: /nowhere: not a directory"),
+    ],
+)
+def test_missing_directory_is_refused(words: tuple[str, ...], message: str, area: Path) -> None:
+    ended = run_kinds(area, "small", *words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.splitlines()[-1] == f"python -m bench.kinds: error: {message}"
+
+
+def test_failing_command_ends_the_measurement(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command, and not the environment of the caller."""
+    monkeypatch.setenv("CONFIDENTIAL", "value-of-the-caller")
+    program = area / "other/bin/pcopy"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    ended = run_kinds(area, "small", "--programs", "copy", "--against", str(area / "other"))
     assert ended.returncode != 0
-    assert "nowhere/bin/pcopy" in ended.stderr
+    assert "other/bin/pcopy -q" in ended.stderr
+    assert "value-of-the-caller" not in ended.stderr
