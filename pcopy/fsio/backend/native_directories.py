@@ -235,22 +235,35 @@ def _remaining_items(found: Any) -> tuple[bytes, ItemStatusColumns]:
     return _ffi.buffer(found.names, found.names_size)[:], rows
 
 
-def _copied_column(packed: bytes, typecode: str, *field: str) -> array[int]:
-    """Return a field of C's structures ``pk_copied``, which are ``packed``, as a column with this type code of
-    ``array``. A field of a structure within them has two names.
+def _copied_fields(typecode: str, *fields: str) -> tuple[str, list[slice]]:
+    """Return ``typecode``, and where ``fields`` of C's structure ``pk_copied`` are in an array of these structures, in
+    units of this type code of ``array``. Dots separate the names of a field of a structure within it.
     """
+    unit = array(typecode).itemsize
+    step = _ffi.sizeof("pk_copied") // unit
+    return typecode, [slice(_ffi.offsetof("pk_copied", *field.split(".")) // unit, None, step) for field in fields]
+
+
+_METADATA_NUMBERS = _copied_fields("I", "metadata.mode", "metadata.uid", "metadata.gid")
+_METADATA_TIMES = _copied_fields("q", "metadata.atime", "metadata.mtime")
+_INODES_AND_BYTES = _copied_fields("Q", "source", "target", "copied_bytes", "skipped_bytes")
+_COUNTS_AND_FLAGS = _copied_fields(
+    "I", "copied", "skipped", "subdirectories", "finished", "changed", "remaining", "flags"
+)
+
+
+def _copied_columns(packed: bytes, fields: tuple[str, list[slice]]) -> list[array[int]]:
+    """Return ``fields`` (``_copied_fields``) of the structures ``packed`` as columns."""
+    typecode, places = fields
     numbers = memoryview(packed).cast(typecode)  # type: ignore[call-overload]
-    start, step = (size // numbers.itemsize for size in (_ffi.offsetof("pk_copied", *field), _ffi.sizeof("pk_copied")))
-    return array(typecode, numbers[start::step].tobytes())
+    return [array(typecode, numbers[place].tobytes()) for place in places]
 
 
 def _metadata_columns(packed: bytes, number: int) -> ItemStatusColumns:
     """Return the metadata of the source directories in ``number`` structures ``pk_copied``, which are ``packed``."""
     metadata = ItemStatusColumns.with_unset_columns(number, DIRECTORY_METADATA_COLUMNS)
-    metadata.mode, metadata.uid, metadata.gid = (
-        _copied_column(packed, "I", "metadata", field) for field in ("mode", "uid", "gid")
-    )
-    metadata.atime, metadata.mtime = (_copied_column(packed, "q", "metadata", field) for field in ("atime", "mtime"))
+    metadata.mode, metadata.uid, metadata.gid = _copied_columns(packed, _METADATA_NUMBERS)
+    metadata.atime, metadata.mtime = _copied_columns(packed, _METADATA_TIMES)
     return metadata
 
 
@@ -266,13 +279,8 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
     """
     packed = b"".join([used_bytes(found.copies) for found in rows])
     entries, size = _ffi.from_buffer("pk_copied[]", packed), _ffi.sizeof("pk_copied")
-    sources, targets, copied_bytes, skipped_bytes = (
-        _copied_column(packed, "Q", field) for field in ("source", "target", "copied_bytes", "skipped_bytes")
-    )
-    copied, skipped, subdirectories, finished, changed, remaining, flags = (
-        _copied_column(packed, "I", field)
-        for field in ("copied", "skipped", "subdirectories", "finished", "changed", "remaining", "flags")
-    )
+    sources, targets, copied_bytes, skipped_bytes = _copied_columns(packed, _INODES_AND_BYTES)
+    copied, skipped, subdirectories, finished, changed, remaining, flags = _copied_columns(packed, _COUNTS_AND_FLAGS)
     present = {
         number: _present_status(entries[number])
         for number, flag in enumerate(flags)
