@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -199,6 +200,19 @@ def test_without_resume_the_archive_starts_over(tree: Path, whole: Path) -> None
     done = ptar("-c", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
     assert (done.returncode, left(tree.parent)) == (0, []), show(done)
     assert b"which an interrupted run has left, is not used: with --resume ptar would" in done.stderr
+    assert_same(whole, tree.parent / "a.tar")
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_archive_with_its_final_mode_but_not_its_name_is_written_again(
+    more: Sequence[Argument], tree: Path, whole: Path
+) -> None:
+    """A run that is killed right before the archive gets its name leaves a file with the mode of the archive."""
+    interrupt(tree, ranks=1, calls=1, call="renameat")
+    (name,) = left(tree.parent)
+    assert stat.S_IMODE(os.stat(tree.parent / name).st_mode) != 0o600
+    done = ptar("-c", "-q", *more, "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
+    assert (done.returncode, done.stderr, left(tree.parent)) == (0, b"", []), show(done)
     assert_same(whole, tree.parent / "a.tar")
 
 
