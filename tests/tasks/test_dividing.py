@@ -187,6 +187,15 @@ def test_names_of_an_inode_are_divided(is_finished: bool) -> None:
     assert task._replace(item=item._replace(failed_names=failed)).item_count == 0
 
 
+def test_names_that_may_exceed_the_link_limit_are_not_divided() -> None:
+    """Each of the tasks would make a second copy when it meets the limit."""
+    contents = ContentInfo(b"f", 50, b"", FileContentVersion(5, 50, 1, 2))
+    copy = ItemCopy(ItemIdentity(3, 9), contents, 0, b"")
+    few, many = (CreateHardLinks(item_with_names(5, names), copy, False) for names in (1000, 1001))
+    assert (few.item_count, few.estimated_operations) == (999, 1998)
+    assert (many.item_count, many.estimated_operations) == (0, 2000)
+
+
 def test_empty_columns_stay_empty_in_portions() -> None:
     task = made(RenameCopies, 6)._replace(digests=b"")
     assert [getattr(each, "digests", None) for each in task.divide(3)] == [b""] * 3

@@ -43,6 +43,11 @@ from pcopy.tasks.files.naming import CopyNamer, remove_unnamed_copy
 from pcopy.tasks.links.copy_anew import retry_of_incomplete_copy, tasks_to_recopy_linked_names
 from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read, spawn_read_task
 
+MAX_NAMES_OF_DIVIDED_TASK = 1000
+"""Number of names up to which the links to one copy are created by several tasks. Each file system permits that many
+names of an inode (NTFS 1,024, ext4 65,000). If several tasks met the limit (EMLINK), each would copy the inode again.
+"""
+
 _TOO_MANY_LINKS_WARNING = (
     "the file system permits no more hard links to this file: its other names become hard links to a second copy"
 )
@@ -76,8 +81,15 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
     @property
     def item_count(self) -> int:
-        """Number of names to be created; 0 if names have failed, because these are reported together."""
-        return 0 if self.item.failed_names else len(self.item.names) - 1
+        """Number of names to be created; 0 if names have failed, because these are reported together, and 0 if the file
+        system may not permit that many names (``MAX_NAMES_OF_DIVIDED_TASK``).
+        """
+        names = len(self.item.names)
+        return 0 if self.item.failed_names or names > MAX_NAMES_OF_DIVIDED_TASK else names - 1
+
+    @property
+    def estimated_operations(self) -> int:
+        return self.operations_per_item * max(1, len(self.item.names) - 1)
 
     def divide(self, portions: int) -> list[CreateHardLinks]:
         """Return tasks that create a part of the names each. The first of them also finishes the first name."""
