@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from pcopy import libc
 from pcopy.fast_named_tuple import NamedTuple
@@ -38,15 +39,18 @@ _NEW_FILE_MODE = 0o600
 
 
 class NewFileStatus(NamedTuple):
-    """The permission bits and the owner that stat(2) shows for a new file of this process."""
+    """What stat(2) shows for a new file of this process.
+
+    Fields:
+        mode: its permission bits.
+        uid: its owner.
+        has_unexpected_mode: True if stat(2) shows another mode than the one that was requested, also after chmod(2).
+            An inherited ACL only changes the mode with which a file is created.
+    """
 
     mode: int
     uid: int
-
-    @property
-    def has_unexpected_mode(self) -> bool:
-        """True if stat(2) shows another mode than the one with which the file was created."""
-        return self.mode != _NEW_FILE_MODE
+    has_unexpected_mode: bool
 
     @property
     def has_unexpected_owner(self) -> bool:
@@ -84,7 +88,14 @@ def _record_new_file_status(device: int, made: int) -> None:
     ``made``, an open descriptor. Raise ``Problem``.
     """
     status = status_of_open_item(made)
-    _known_new_file_status[device] = NewFileStatus(stat.S_IMODE(status.st_mode), status.st_uid)
+    changed = status
+    if stat.S_IMODE(status.st_mode) != _NEW_FILE_MODE:
+        with suppress(OSError):
+            os.fchmod(made, _NEW_FILE_MODE)
+        changed = status_of_open_item(made)
+    _known_new_file_status[device] = NewFileStatus(
+        stat.S_IMODE(status.st_mode), status.st_uid, stat.S_IMODE(changed.st_mode) != _NEW_FILE_MODE
+    )
 
 
 def looks_like_new_file(directory: int, status: os.stat_result, temporary: bytes) -> bool:
@@ -96,8 +107,8 @@ def looks_like_new_file(directory: int, status: os.stat_result, temporary: bytes
     """
     if is_private_file(status) or not stat.S_ISREG(status.st_mode):
         return stat.S_ISREG(status.st_mode)
-    mode, uid = new_file_status(directory, temporary)
-    return unusual_status_of_new_file(status) == (stat.S_IFREG | mode, uid)
+    shown = new_file_status(directory, temporary)
+    return unusual_status_of_new_file(status) == (stat.S_IFREG | shown.mode, shown.uid)
 
 
 def determine_if_close_sets_mtime(directory: int, device: int, temporary: bytes) -> None:

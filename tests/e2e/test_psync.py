@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -155,3 +157,25 @@ def _failing_utimensat(area: Path) -> list[str]:
         "-e",
         "inject=utimensat:error=EIO",
     ]
+
+
+@pytest.mark.parametrize("rights", ["rwx", "r-x", "---"])
+def test_directories_below_a_default_acl_count_as_copied_if_their_mode_differs(area: Path, rights: str) -> None:
+    """A default ACL decides the mode of new files: that is no property of the file system."""
+    if not shutil.which("setfacl"):
+        pytest.skip("there is no setfacl here")
+    (area / "a").mkdir()
+    subprocess.run(["setfacl", "-m", f"d:u::{rights},d:g::r-x,d:o::---", area / "a"], check=True)
+    for name in ("same", "other"):
+        (area / "a" / name).mkdir(mode=0o755)
+        os.chmod(area / "a" / name, 0o755)
+    assert psync("-q", f"{area}/a/", area / "b").returncode == 0
+    for path in (area / "b", area / "b" / "other"):
+        before = path.stat()
+        os.chmod(path, 0o700)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for copied in (2, 0):
+        run = psync("--json", f"{area}/a/", area / "b", ranks=1)
+        summary = json.loads(run.stdout)
+        assert (summary["copied"], summary["skipped"], summary["failed"]) == (copied, 3 - copied, 0), show(run)
+        assert differences(area / "a", area / "b") == []
