@@ -15,6 +15,7 @@ from pcopy.cli.psync import PSYNC
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.refusals import refusal
+from tests.support.users import NOBODY, require_root
 
 
 def psync(*arguments: Argument, **options: object) -> Completed:
@@ -179,3 +180,23 @@ def test_directories_below_a_default_acl_count_as_copied_if_their_mode_differs(a
         summary = json.loads(run.stdout)
         assert (summary["copied"], summary["skipped"], summary["failed"]) == (copied, 3 - copied, 0), show(run)
         assert differences(area / "a", area / "b") == []
+
+
+@pytest.mark.parametrize("mode", [0, 0o100, 0o300, 0o400])
+def test_owner_of_a_target_that_may_not_be_entered_repairs_it(area: Path, mode: int) -> None:
+    require_root("run as another user")
+    area.chmod(0o755)
+    for name, text in (("a/d/f", "new"), ("b/d/f", "old!"), ("b/d/extra", "x")):
+        (area / name).parent.mkdir(parents=True, exist_ok=True)
+        (area / name).write_text(text)
+    (area / "state").mkdir()
+    for path in area.rglob("*"):
+        os.chown(path, NOBODY, NOBODY)
+    os.chmod(area / "a", 0o500)
+    os.chmod(area / "b", mode)
+    state = {"XDG_STATE_HOME": str(area / "state")}
+    run = psync("--json", f"{area}/a/", area / "b", ranks=2, user=NOBODY, env=state)
+    assert run.returncode == 0, show(run)
+    summary = json.loads(run.stdout)
+    assert (summary["found"], summary["failed"], summary["deleted"]) == (3, 0, 1), show(run)
+    assert differences(area / "a", area / "b") == []

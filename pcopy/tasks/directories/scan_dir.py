@@ -494,7 +494,10 @@ def _create_target(
     target = targets.open(path)
     status = status_of_open_item(target)
     if not path and status.st_mode & 0o700 != 0o700:
-        grant_owner_access_to_open_directory(target, status)
+        # A path, because the descriptor is an O_PATH one if this process may not read the directory.
+        grant_owner_access_to_open_directory(proc_path_of_descriptor(target), status)
+        targets.discard_directory(path)
+        target = targets.open(path)
     inherits = can_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         remove_inherited_directory_acls(target)
