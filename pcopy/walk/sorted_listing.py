@@ -13,7 +13,7 @@ from pcopy.walk.listing import NAMES_PER_BATCH, NameBatchQueue
 
 class SortedNameBatches(NameBatchQueue):
     """A queue of batches of names of one directory, joined by slashes. It returns all names in the order of their
-    bytes, divided anew into batches. It can be read once; names that do not fit into memory are in temporary files.
+    bytes, divided into batches again. It can be read once; names that do not fit into memory are in temporary files.
     """
 
     def __init__(self, open_spool: OpenSpool) -> None:
