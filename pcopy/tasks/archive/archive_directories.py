@@ -6,11 +6,12 @@ The backend describes subtrees that contain nothing but directories and simple f
 
 from __future__ import annotations
 
+import errno
 import marshal
 import time
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.archive.headers import fits_name_field
 from pcopy.engine.ticket import TicketGenerator
@@ -102,24 +103,24 @@ class _TreeDescriber:
         while self._remaining and (not has_begun or should_task_continue(self._rank, self._deadline)):
             has_begun = True
             group = self._remaining.pop()
-            slow = group.names
+            slow: Iterable[tuple[bytes, int]] = zip(group.names, group.inodes, strict=True)
             if can_archive_subtrees(self._rank, group.parent):
                 slow = yield from self._describe_subtrees(group)
-            yield from self._visit_names(group.parent, slow)
+            yield from self._visit_directories(group.parent, slow)
         for group in self._remaining:
             spawn_archive_tasks(
                 self._rank, self._result, group.parent, group.names, group.inodes,
                 is_apart=group.is_apart, is_counted=True,
             )  # fmt: skip
 
-    def _describe_subtrees(self, group: _Directories) -> TicketGenerator[Sequence[bytes]]:
-        """Describe directories with everything below them, by one call of the backend. Return the names of those that
-        are left to the slow path.
+    def _describe_subtrees(self, group: _Directories) -> TicketGenerator[list[tuple[bytes, int]]]:
+        """Describe directories with everything below them, by one call of the backend. Return the names and inode
+        numbers of those that are left to the slow path.
         """
         parent, names, inodes, _ = group
         found = yield from self._describe_in_batch(group)
         if found is None:
-            return names
+            return [*zip(names, inodes, strict=True)]
         codes = found.verdicts.codes
         self._count_and_send(parent, found)
         later = [row for row, code in enumerate(codes) if code == OutcomeCode.CANCELLED]
@@ -133,12 +134,13 @@ class _TreeDescriber:
             self.add(
                 _Directories(below, [items.names[row] for row in rows], [items.inodes[row] for row in rows], False)
             )
-            yield from self._visit_names(
-                below, [name for name, letter in zip(items.names, items.kinds, strict=True) if letter == _NOT_SIMPLE]
+            left = zip(items.names, items.inodes, items.kinds, strict=True)
+            yield from self._visit_directories(
+                below, [(name, inode) for name, inode, letter in left if letter == _NOT_SIMPLE]
             )
         return [
-            name
-            for name, code in zip(names, codes, strict=True)
+            (name, inode)
+            for name, inode, code in zip(names, inodes, codes, strict=True)
             if code not in (OutcomeCode.DONE, OutcomeCode.CANCELLED)
         ]
 
@@ -189,11 +191,20 @@ class _TreeDescriber:
             owner = 0 if rank.program_options(ArchiveOptions).compress_as else rank.number
             result.spawn_task(DescribedMembersNote(marshal.dumps(records)), owner=owner)
 
-    def _visit_names(self, parent: Place, names: Sequence[bytes]) -> TaskSteps:
-        """Pass directories of ``parent`` to the visitor, which describes them and spawns tasks that scan them."""
+    def _visit_directories(self, parent: Place, listed: Iterable[tuple[bytes, int]]) -> TaskSteps:
+        """Pass directories of ``parent`` to the visitor, which describes them and spawns tasks that scan them.
+        ``listed`` are their names and the inode numbers that the listing has shown. If another directory has taken the
+        name of one, this is reported.
+        """
+        names = list[bytes]()
+        for name, inode in listed:
+            self._result.count(counts.UNSCANNED, -1)
+            if (problem := self._problem_of_other_directory(parent, name, inode)) is None:
+                names.append(name)
+            else:
+                self._result.count_item_as_failed(parent, name, problem)
         if not names:
             return
-        self._result.count(counts.UNSCANNED, -len(names))
         try:
             directory = self._rank.open_source_directory(parent)
         except Problem as problem:
@@ -209,6 +220,18 @@ class _TreeDescriber:
             follow=False,
             extra_columns=owner_columns_if_needed(self._rank),
         )
+
+    def _problem_of_other_directory(self, parent: Place, name: bytes, inode: int) -> Problem | None:
+        """Return the error if another directory than the one with this inode number has the ``name`` now, for example
+        because a file system was mounted. Other errors are not returned: the visitor reports them.
+        """
+        path = parent.path + b"/" + name if parent.path else name
+        try:
+            sources = self._rank.sources[parent.root]
+            sources.identity_of_listed_directory(path, inode, parent.source_id.mount_code)
+        except Problem as problem:
+            return problem if problem.errno == errno.ESTALE else None
+        return None
 
 
 def can_archive_subtrees(rank: Rank, place: Place) -> bool:
