@@ -32,8 +32,17 @@ STEP = 1 if everything() else 12
 
 HARMLESS = {
     *("calloc", "free", "malloc", "memchr", "memcmp", "memcpy", "memmem", "memmove", "memrchr", "memset", "qsort"),
-    *("snprintf", "strchr", "strchrnul", "strcmp", "strlen", "strncmp", "strncpy", "strnlen", "strspn", "strtoul"),
-    *("dlopen", "dlsym", "sigfillset", "pthread_sigmask", "pthread_attr_init", "pthread_attr_destroy"),
+    *("snprintf", "stpcpy", "strchr", "strchrnul", "strcmp", "strlen", "strncmp", "strncpy", "strnlen", "strrchr"),
+    *(
+        "strspn",
+        "strtoul",
+        "dlopen",
+        "dlsym",
+        "sigfillset",
+        "pthread_sigmask",
+        "pthread_attr_init",
+        "pthread_attr_destroy",
+    ),
     *("pthread_attr_setstacksize", "pthread_cond_init", "pthread_cond_destroy", "pthread_mutex_init"),
     *("pthread_mutex_destroy", "pthread_mutex_lock", "pthread_mutex_unlock", "_setjmp", "setjmp", "longjmp"),
     *("__longjmp_chk", "__errno_location", "__stack_chk_fail", "__memcpy_chk", "__snprintf_chk", "__strncpy_chk"),

@@ -31,7 +31,7 @@ type requires another ``TASK_FORMAT``.
 
 
 LAZY_MODULES = {
-    **dict.fromkeys((1, 2), "pcopy.tasks.directories.scan_dir"),
+    **dict.fromkeys((1, 2, 159), "pcopy.tasks.directories.scan_dir"),
     **dict.fromkeys(range(3, 7), "pcopy.tasks.directories.finish_dir"),
     7: "pcopy.tasks.directories.sync_files",
     8: "pcopy.tasks.directories.scan_dirs",
