@@ -239,13 +239,9 @@ class _ComparisonWalk(TreeWalk):
             for side in SIDES:
                 identity = _checked_identity(rank, side, directory_place_on_side(parent, side), path, inodes[side])
                 place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
-                listings.append(
-                    (
-                        yield from list_directory(
-                            rank.backend, rank.open_source_directory(directory_place_on_side(place, side))
-                        )
-                    )
-                )
+                directory = rank.open_source_directory(directory_place_on_side(place, side))
+                rank.sources[side].expected_mounts.check_mount_is_not_new(directory)
+                listings.append((yield from list_directory(rank.backend, directory)))
         except Problem as problem:
             report_uncompared_item(result, place, side, ROOT_PATH, problem)
             return
