@@ -6,7 +6,6 @@ The backend describes subtrees that contain nothing but directories and simple f
 
 from __future__ import annotations
 
-import errno
 import marshal
 import time
 import zlib
@@ -36,7 +35,7 @@ from pcopy.tasks.base.sibling_directories import (
     directory_slices_per_task,
     should_task_continue,
 )
-from pcopy.tasks.base.tree_walk import directory_below, may_enter_subtrees
+from pcopy.tasks.base.tree_walk import directory_below, may_enter_subtrees, problem_of_other_directory
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import owner_columns_if_needed
 from pcopy.walk.visitor import stat_and_visit_names
@@ -199,7 +198,7 @@ class _TreeDescriber:
         names = list[bytes]()
         for name, inode in listed:
             self._result.count(counts.UNSCANNED, -1)
-            if (problem := self._problem_of_other_directory(parent, name, inode)) is None:
+            if (problem := problem_of_other_directory(self._rank, parent, name, inode)) is None:
                 names.append(name)
             else:
                 self._result.count_item_as_failed(parent, name, problem)
@@ -220,18 +219,6 @@ class _TreeDescriber:
             follow=False,
             extra_columns=owner_columns_if_needed(self._rank),
         )
-
-    def _problem_of_other_directory(self, parent: Place, name: bytes, inode: int) -> Problem | None:
-        """Return the error if another directory than the one with this inode number has the ``name`` now, for example
-        because a file system was mounted. Other errors are not returned: the visitor reports them.
-        """
-        path = parent.path + b"/" + name if parent.path else name
-        try:
-            sources = self._rank.sources[parent.root]
-            sources.identity_of_listed_directory(path, inode, parent.source_id.mount_code)
-        except Problem as problem:
-            return problem if problem.errno == errno.ESTALE else None
-        return None
 
 
 def can_archive_subtrees(rank: Rank, place: Place) -> bool:

@@ -188,6 +188,19 @@ def problem_of_replaced_directory(rank: Rank, parent: Place) -> Problem | None:
     return None
 
 
+def problem_of_other_directory(rank: Rank, parent: Place, name: bytes, inode: int) -> Problem | None:
+    """Return the error if another directory than the one with the ``inode`` number in the listing of ``parent`` has the
+    ``name`` now, for example because a file system was mounted. Other errors are not returned: the slow path meets them
+    again.
+    """
+    path = parent.path + b"/" + name if parent.path else name
+    try:
+        rank.sources[parent.root].identity_of_listed_directory(path, inode, parent.source_id.mount_code)
+    except Problem as problem:
+        return problem if problem.errno == errno.ESTALE else None
+    return None
+
+
 def spawn_tasks_for_names(
     rank: Rank,
     result: TaskResult,

@@ -28,6 +28,7 @@ from pcopy.tasks.base.tree_walk import (
     TreeWalk,
     directory_below,
     may_enter_subtrees,
+    problem_of_other_directory,
     problem_of_replaced_directory,
     spawn_tasks_for_names,
     walk_rows,
@@ -160,17 +161,19 @@ class _ChangeWalk(TreeWalk):
         yield from self._change_names(place, [*others, *waiting], waiting.items())
 
     def visit_directories(self, found: Siblings) -> TaskSteps:
-        """Change directories, and what they contain. An item of another type that has taken the name of one is not
-        changed; it counts as failed.
+        """Change directories, and what they contain. Another item that has taken the name of one, also by a mount, is
+        not changed; it counts as failed.
         """
-        place, replaced = found.parent, set[bytes]()
+        rank, place, replaced = self._rank, found.parent, set[bytes]()
         with suppress(Problem):  # ``_change_names`` reports the error for each name
-            directory = open_checked_directory(self._rank, place)
+            directory = open_checked_directory(rank, place)
             for name, inode in zip(found.names, found.inodes, strict=True):
                 with suppress(OSError):  # likewise
                     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                    if not stat.S_ISDIR(status.st_mode) and status.st_ino != inode:  # some listings have wrong types
-                        replaced.add(name)
+                    if inode in (status.st_ino, MOUNT_POINT):
+                        continue
+                    if not stat.S_ISDIR(status.st_mode) or problem_of_other_directory(rank, place, name, inode):
+                        replaced.add(name)  # the numbers are compared, because some listings have wrong types
         for name in replaced:
             self._count_replaced_item(place, name)
         yield from self._change_names(place, [name for name in found.names if name not in replaced])
