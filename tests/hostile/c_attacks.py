@@ -471,6 +471,8 @@ C_ATTACKS = (
            _canary_is_reported, program="pverify", paths=_both, by_root=True),
     Attack("a directory of the second tree is mounted over in pverify", _deep_in_both, OPEN_INNER,
            _second_is_mounted_over, COMPARE, _canary_is_reported, program="pverify", paths=_both, by_root=True),
+    Attack("a directory is mounted over in pverify of two trees", _deep_in_both, OPEN_INNER, _is_mounted_over, ONE,
+           _canary_is_reported, program="pverify", paths=_both, by_root=True),
     Attack("a directory is mounted over in pcopy", _deep, OPEN_INNER, _is_mounted_over, ONE,
            _canary_is_copied, by_root=True),
     Attack("a directory is mounted over in prm", _deep, OPEN_INNER, _is_mounted_over, (*ONE, "-q", "--yes"),

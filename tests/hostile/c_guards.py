@@ -62,6 +62,7 @@ ROWS = (
             "a directory is mounted over in pverify",
             "a directory is mounted over in pcopy",
             "a directory of the second tree is mounted over in pverify",
+            "a directory is mounted over in pverify of two trees",
         ),
     ),
     Row(("REMOVED_DIRECTORY",), ("a directory is mounted over in prm", "a file system is mounted in prm -q")),
@@ -85,6 +86,7 @@ ROWS = (
         (
             "a directory is mounted over in pverify",
             "a directory of the second tree is mounted over in pverify",
+            "a directory is mounted over in pverify of two trees",
         ),
     ),
     Row(("COMPARED_FILES",), ("files that are compared become FIFOs",)),

@@ -9,6 +9,7 @@ errors, retries, mounts and sockets are handled as in a tree that is read for it
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -35,7 +36,7 @@ from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, directory_slices_per_task
 from pcopy.tasks.base.tree_walk import Siblings, directory_below, may_enter_subtrees, walk_rows
 from pcopy.tasks.base.values import Place
@@ -235,7 +236,8 @@ def _compare_subdirectory(
     rank: Rank, result: TaskResult, parent: Place, name: bytes, inodes: Sequence[int]
 ) -> TicketGenerator[bool]:
     """List the directory ``name`` of ``parent`` on both sides, and spawn tasks that compare the names. Return False,
-    with nothing done, if it cannot be listed on both sides, or if it is a mount point.
+    with nothing done, if it cannot be listed on both sides, or if it is a known mount point. If a file system was
+    mounted there since the start of the job, count the directory as failed.
 
     Args:
         inodes: for each side, the inode number of the directory.
@@ -252,10 +254,30 @@ def _compare_subdirectory(
     except Problem:  # reported when the directory is examined
         return False
     place = parent._replace(path=path, source_id=expected[0], target_id=expected[1])
+    if _is_newly_mounted(rank, result, place):
+        return True
     is_listed = yield from _compare_listed_names(rank, result, place)
     if is_listed:
         result.count(counts.FOUND, len(SIDES))
     return is_listed
+
+
+def _is_newly_mounted(rank: Rank, result: TaskResult, place: Place) -> bool:
+    """Return True if a file system was mounted on the directory ``place`` of either side since the start of the job.
+    Then count the directory of each side as failed. Other errors are reported when the directory is listed.
+    """
+    directories = [directory_place_on_side(place, side) for side in SIDES]
+    for side in SIDES:
+        try:
+            rank.sources[side].expected_mounts.check_mount_is_not_new(rank.open_source_directory(directories[side]))
+        except Problem as problem:
+            if problem.errno != errno.ESTALE:
+                continue
+            result.count(counts.FOUND, len(SIDES))
+            for directory in directories:
+                result.count_item_as_failed(directory, b"", problem, retry=RetryMode.NEVER)
+            return True
+    return False
 
 
 def _compare_roots(rank: Rank, result: TaskResult, place: Place) -> TaskSteps:
