@@ -22,6 +22,7 @@ import pytest
 from tests.support.command import REPOSITORY, Argument, Completed, pverify, show
 from tests.support.faults import READS, Fault
 from tests.support.quirks import quirky
+from tests.support.traces import Trace
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, is_root, require_root
 
@@ -450,3 +451,27 @@ def test_progress_ends_with_no_directory_left(area: Path, ranks: int, hidden: bo
     found = 2 * (contents(area / "a")[0].total() + len([*(area / "a").rglob("socket")]))
     assert lines[-1]["found"] == found - (1 + 2 if hidden else 0), show(run)
     assert lines[-1]["copied"] + lines[-1]["skipped"] + lines[-1]["failed"] == lines[-1]["found"]
+
+
+@pytest.mark.parametrize(
+    ("options", "output"), [((), b"changed d/23\n"), (("--compare", "content"), b"differ in content: d/23\n")]
+)
+def test_many_files_of_a_directory_are_opened_once(
+    tmp_path: Path, options: tuple[Argument, ...], output: bytes
+) -> None:
+    """On each side, although one row reads only 8 MiB of a directory."""
+    contents = os.urandom(512 << 10)
+    for side in "ab":
+        (tmp_path / side / "d").mkdir(parents=True)
+        for number in range(24):
+            (tmp_path / side / f"d/{number:02}").write_bytes(contents)
+    subprocess.run(["touch", "-d", "2001-01-01", *tmp_path.glob("[ab]/d/*")], check=True)
+    with (tmp_path / "b/d/23").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"another")
+    os.utime(tmp_path / "b/d/23", (978303600, 978303600))
+    trace = Trace(tmp_path / "trace", "openat", "openat2")
+    run = pverify("-q", *options, tmp_path / "a", tmp_path / "b", ranks=2, wrap=trace.wrap())
+    assert (run.returncode, run.stdout) == (1, output), show(run)
+    for path in [*tmp_path.glob("a/d/*"), *tmp_path.glob("b/d/*")]:
+        assert [call.split("(")[0] for calls in trace.on(path) for call in calls] == ["openat"], path

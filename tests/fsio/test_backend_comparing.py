@@ -128,6 +128,30 @@ def test_one_different_byte_is_found(make_backend: BackendFactory, place: Path, 
     assert remaining(compared(make_backend, place, SIZE | MTIME)) == {}
 
 
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 131072])
+def test_ends_of_files_are_compared(make_backend: BackendFactory, place: Path, size: int) -> None:
+    """The last byte of a file, and a byte that one side has in addition, whatever the size of a block is."""
+    for side in "ab":
+        (place / side / "full/more").write_bytes(b"x" * size)
+    assert remaining(compared(make_backend, place, CONTENT)) == {}
+    flip(place / "b/full/more", size - 1)
+    assert remaining(compared(make_backend, place, CONTENT)) == {"full/more": "c"}
+    flip(place / "b/full/more", size - 1)
+    (place / "b/full/more").write_bytes(b"x" * size + b"y")
+    assert remaining(compared(make_backend, place, CONTENT)) == {"full/more": "?"}
+
+
+def test_other_rows_compare_files_beyond_8_mib(make_backend: BackendFactory, place: Path) -> None:
+    """Of a directory, the files up to the one with which more than 8 MiB were read. Directories in it are entered."""
+    for side in "ab":
+        (place / side / "some/z/inner").mkdir(parents=True)
+        for number in range(12):
+            (place / side / f"some/{number:02}").write_bytes(b"x" * (512 << 10))
+    result = compared(make_backend, place, CONTENT)
+    assert remaining(result) == {"some/09": "n", "some/10": "n", "some/11": "n"}
+    assert result.counts.files == 5 + 9
+
+
 def relink(path: Path) -> None:
     path.unlink()
     path.symlink_to("2")

@@ -237,8 +237,9 @@ class CompareTreesBatch(WalkBatch[WalkResult]):
     ``WalkResult.counts`` has the pairs of items that were found equal, and of the files that differ only in their
     contents; its ``bytes`` are those read from both sides. Rows that were not begun because the time was over have the
     code ``CANCELLED``. A remaining item has the letter ``c`` if it is a file that differs only in its contents, ``d``
-    if it is a directory that was neither compared nor entered, ``<`` or ``>`` if only the first or only the second side
-    has it, and ``?`` if it differs, or cannot be compared by the batch, as devices and sockets.
+    if it is a directory that was neither compared nor entered, ``n`` if it is a file that was not compared because
+    enough of its directory had been read, ``<`` or ``>`` if only the first or only the second side has it, and ``?`` if
+    it differs, or cannot be compared by the batch, as devices and sockets.
 
     If only names are compared, ``?`` stands for a directory of the first side that is an item of another type on the
     second one, and items that only the first side has have the letter of their type as a capital.

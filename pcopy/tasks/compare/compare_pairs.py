@@ -50,8 +50,10 @@ MAX_NAMES_IN_SETS = 1 << 17
 """Number of names of a directory, both sides together, up to which sets find the names that both sides have (some 20
 MB). More names are sorted, in temporary files if they do not fit in memory.
 """
-_ONLY_FIRST, _ONLY_SECOND, _OTHER_CONTENTS = b"<>c"
-"""Letters with which the backend leaves items that only one side has, and files that differ in their contents."""
+_ONLY_FIRST, _ONLY_SECOND, _OTHER_CONTENTS, _NOT_COMPARED = b"<>cn"
+"""Letters with which the backend leaves items that only one side has, files that differ in their contents, and files
+that it has not compared because it had read enough of their directory.
+"""
 _BOTH = len(SIDES)
 """Says of a name that both sides have it. If only one side has it, the number of the side says so."""
 
@@ -181,7 +183,7 @@ def _process_remaining_items(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, group: RemainingItems, end: float
 ) -> TaskSteps:
     """Process the items ``group`` of the directory ``place``, which the backend has left: spawn tasks for directories
-    that both sides have, and have items examined on each side that has them.
+    that both sides have and for files that were not compared, and have items examined on each side that has them.
 
     Args:
         found: receives the files that differ in their contents.
@@ -193,6 +195,7 @@ def _process_remaining_items(
     directories = by_letter.pop(DIRECTORY[0], [])
     result.count(counts.UNSCANNED, len(SIDES) * len(directories))
     _spawn_comparisons(rank, result, ComparePairs(place, b"", are_directories=True), directories)
+    _spawn_comparisons(rank, result, ComparePairs(place, b""), by_letter.pop(_NOT_COMPARED, []))
     _report_other_contents(found, place.path, by_letter.pop(_OTHER_CONTENTS, []))
     one_sided = by_letter.pop(_ONLY_FIRST, []), by_letter.pop(_ONLY_SECOND, [])
     on_both = [name for names in by_letter.values() for name in names]

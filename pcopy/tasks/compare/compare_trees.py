@@ -34,6 +34,7 @@ from pcopy.tasks.base.job import CompareOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.sibling_directories import directory_slices_per_task
 from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, walk_rows
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.compare_names import DirectoryItemsComparison
@@ -59,8 +60,10 @@ If there are more, tasks compare the names of the first side; other tasks stat t
 side, and compare only those that the first side does not have.
 """
 
-_CONTENTS = ord("c")
-"""Letter with which the backend reports a regular file that differs only in its contents."""
+_CONTENTS, _NOT_COMPARED = b"cn"
+"""Letters with which the backend reports a regular file that differs only in its contents, and one that it has not
+compared because it had read enough of the directory.
+"""
 
 
 class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
@@ -178,13 +181,19 @@ class _ComparisonWalk(TreeWalk):
         self._rank.counters[counts.MOVED] += sums.bytes
 
     def process_remaining_items(self, found: Siblings) -> TaskSteps:
-        """Report files that differ only in their contents, and compare the other items one by one."""
-        place, rows = found.parent, [row for row, letter in enumerate(found.kinds) if letter == _CONTENTS]
-        differing = [found.names[row] for row in rows]
-        self._found.add_item_differences(place.path, differing, [CONTENT] * len(rows), FILE * len(rows))
-        if len(rows) < len(found.names):
-            names = [name for name, letter in zip(found.names, found.kinds, strict=True) if letter != _CONTENTS]
-            yield from self._compare_one_by_one(place, names)
+        """Report files that differ only in their contents, have files that were not compared compared by other tasks,
+        and compare the other items one by one.
+        """
+        place, by_letter = found.parent, dict[int, list[bytes]]()
+        for name, letter in zip(found.names, found.kinds, strict=True):
+            by_letter.setdefault(letter, []).append(name)
+        differing, later = by_letter.pop(_CONTENTS, []), by_letter.pop(_NOT_COMPARED, [])
+        self._found.add_item_differences(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
+        for share in directory_slices_per_task(self._rank, len(later)):
+            task = CompareNamedItems(place, pack_names(later[share]))
+            self._result.spawn_task(task, len(later[share]) * CALL_COST, expands=True)
+        if by_letter:
+            yield from self._compare_one_by_one(place, [*chain.from_iterable(by_letter.values())])
 
     def visit_directories(self, found: Siblings) -> TaskSteps:
         return self._compare_one_by_one(found.parent, found.names)

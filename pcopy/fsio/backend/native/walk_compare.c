@@ -9,7 +9,7 @@
 
 #define CONTENTS (64u << 10) /* bytes of each buffer for contents */
 #define LARGEST (512u << 10) /* bytes; larger files are left to the slow path */
-#define MOST_BYTES (8u << 20) /* bytes read for one directory; further files are left to the slow path, so that other ranks
+#define MOST_BYTES (8u << 20) /* bytes read for one directory; further files are left to other rows, so that other ranks
                                * get some of them */
 
 /* A name of a listed directory, and its index in the listing. */
@@ -89,7 +89,7 @@ static int have_same_contents(const struct pairs *pairs, const int reading[2], s
 {
     size_t at = 0;
     do { /* at the end, one byte more than expected is requested: so one read shows that a small file has not grown */
-        const size_t wanted = size - at < CONTENTS - 1 ? size - at + 1 : CONTENTS - 1;
+        const size_t wanted = size - at < CONTENTS ? size - at + 1 : CONTENTS;
         const size_t expected = wanted <= size - at ? wanted : size - at;
         for (int side = 0; side < 2; side++)
             if (read(reading[side], pairs->contents[side], wanted) != (ssize_t)expected)
@@ -120,7 +120,7 @@ static int compare_open(struct pairs *pairs, const int reading[2])
         if (fstat(reading[side], &status[side]) || !GUARD(COMPARED_FILES, S_ISREG(status[side].st_mode)))
             return '?';
     const uint64_t size = (uint64_t)status[0].st_size;
-    if (!are_alike(pairs->batch, &status[0], &status[1]) || size > LARGEST || pairs->sums->bytes - pairs->bytes > MOST_BYTES)
+    if (!are_alike(pairs->batch, &status[0], &status[1]) || size > LARGEST)
         return '?';
     doing(pairs->worker, OP_READ);
     const int are_same = have_same_contents(pairs, reading, size);
@@ -191,15 +191,15 @@ static int compare_types(int kind, int other)
 }
 
 /* Compare two listed items of the same name, of these types. Return 0 if they are equal, 'd' for directories (which are
- * compared when they are entered), 'c' for files that differ only in their contents, or '?' if the slow path has to compare
- * them. */
+ * compared when they are entered), 'c' for files that differ only in their contents, 'n' for files that are not compared
+ * because enough of this directory has been read, or '?' if the slow path has to compare them. */
 static int compare(struct pairs *pairs, const char *name, int kind, int other)
 {
     struct stat status[2];
     if (kind == 'd' && other == 'd')
         return 'd';
     if (kind == 'f' && other == 'f' && pairs->batch->flags & PK_OF_CONTENT)
-        return compare_files(pairs, name);
+        return pairs->sums->bytes - pairs->bytes > MOST_BYTES ? 'n' : compare_files(pairs, name);
     if (look_at_both(pairs, name, status) || S_ISDIR(status[0].st_mode))
         return '?';
     return compare_statuses(pairs, name, status);
