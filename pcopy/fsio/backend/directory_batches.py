@@ -214,10 +214,14 @@ class FinishDirectoriesBatch(FileOperationBatch[FinishDirectoriesResult]):
     existing ones.
 
     A row has some of the directories, which are opened one from the other. Each is finished after those below it. A
-    directory whose inode number or identity mark is not the given one was replaced; it is not changed.
+    directory whose inode number or identity mark is not the given one was replaced; it is not changed. If the settings
+    say ``is_resumed``, a directory is left to the caller, too, unless it has exactly the names that its source has, of
+    the same types and sizes, and no extended attributes.
 
     Fields:
-        directory: descriptor of the directory from which the paths lead.
+        directory: descriptor of the source directory from which the paths lead.
+        target: descriptor of the target directory from which the paths lead.
+        sources: inode numbers of the source directories.
         packed_paths: paths of the directories, joined by zero bytes; a directory precedes those below it.
         rows: columns of the wanted metadata, and of the inode numbers of the directories.
         marks: identity mark of each directory, preceded by its length in one byte.
@@ -229,6 +233,8 @@ class FinishDirectoriesBatch(FileOperationBatch[FinishDirectoriesResult]):
     row_kind = "directory"
 
     directory: int
+    target: int
+    sources: array[int]
     packed_paths: bytes
     rows: ItemStatusColumns
     marks: bytes
@@ -238,7 +244,7 @@ class FinishDirectoriesBatch(FileOperationBatch[FinishDirectoriesResult]):
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:
-        return (self.directory,)
+        return self.directory, self.target
 
     @property
     def names(self) -> bytes:

@@ -130,15 +130,15 @@ class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
     def __init__(self, settings: BackendSettings, batch: FinishDirectoriesBatch) -> None:
         number, rows = len(batch.created_by_job), batch.rows
         self._finish_result = FinishDirectoriesResult(BatchOutcomeColumns(len(batch)), b"")
-        super().__init__(_lib.PK_FINISH, settings, batch, self._finish_result, batch.directory)
-        columns = rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, rows.inode
+        super().__init__(_lib.PK_FINISH, settings, batch, self._finish_result, batch.target)
+        columns = rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, rows.inode, batch.sources
         paths, mark_offsets = batch.packed_paths.split(b"\0"), _mark_offsets(batch.marks)
         if not len(paths) == len(mark_offsets) == number or any(len(column) != number for column in columns):
             raise ValueError(f"there are {len(paths)} paths for {number} directories, or another number of values")
         to, given = self.batch, self.batch.given
         given.mode, given.uid, given.gid = (self.column_pointer("uint32_t[]", column) for column in columns[:3])
         given.atime, given.mtime = (self.column_pointer("int64_t[]", column) for column in columns[3:5])
-        given.inode = self.column_pointer("uint64_t[]", rows.inode)
+        given.inode, to.wanted.inode = (self.column_pointer("uint64_t[]", column) for column in columns[5:])
         self._codes = bytearray(number)
         to.outcomes, to.finished = self.column_pointer("uint8_t[]", self._codes), number
         to.prefixes = self.column_pointer("char[]", batch.packed_paths + b"\0")

@@ -26,6 +26,7 @@ from pcopy.fsio.backend.directory_batches import (
     FinishDirectoriesBatch,
 )
 from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.problem import Problem
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction
@@ -167,36 +168,49 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         result.reset_counted_directory()
 
     def _finish_subdirectories(self, rank: Rank) -> TicketGenerator[bytes]:
-        """Give as many directories as possible their metadata by one batch, except those in and below which nothing had
-        to be done in this run. Return the ``OutcomeCode`` of each directory, which says what was done.
+        """Give as many directories as possible their metadata by one batch. Return the ``OutcomeCode`` of each
+        directory, which says what was done.
+
+        Directories in and below which nothing had to be done are omitted in the run that has scanned them. In a later
+        run, the slow path examines all directories that the job has not created.
         """
-        if is_from_earlier_run(rank, self.place):
-            return bytes(self.item_count)
-        rows = [row for row, state in enumerate(self.states) if not state & _COMPLETE]
+        is_resumed = is_from_earlier_run(rank, self.place)
+        rows = [
+            row for row, state in enumerate(self.states) if (state & 1 if is_resumed else not state & _COMPLETE)
+        ]
         if len(rows) == self.item_count:
-            return (yield from self._finish_subdirectories_in_batch(rank))
-        codes = bytearray((OutcomeCode.DONE,)) * self.item_count
+            return (yield from self._finish_subdirectories_in_batch(rank, is_resumed=is_resumed))
+        codes = bytearray((0 if is_resumed else OutcomeCode.DONE,)) * self.item_count
         if rows:
-            found = yield from self.task_for_some_directories(rows)._finish_subdirectories_in_batch(rank)
+            task = self.task_for_some_directories(rows)
+            found = yield from task._finish_subdirectories_in_batch(rank, is_resumed=is_resumed)
             for row, code in zip(rows, found, strict=True):
                 codes[row] = code
         return bytes(codes)
 
-    def _finish_subdirectories_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
+    def _finish_subdirectories_in_batch(self, rank: Rank, *, is_resumed: bool) -> TicketGenerator[bytes]:
         """Give as many directories as possible their metadata by one batch. Return the ``OutcomeCode`` of each
         directory, which says what was done; all are 0 if the batch cannot be used.
+
+        Args:
+            is_resumed: True if an earlier run may have created items in the directories: then they are compared with
+                their sources.
         """
         place, number = self.place, self.item_count
         target = open_target_for_batch(rank, place, self.paths)
         if target is None:
             return bytes(number)
+        try:
+            source = rank.open_source_directory(place) if is_resumed else target
+        except Problem:  # the slow path decides for each directory whether that matters
+            return bytes(number)
         rows = ItemStatusColumns.status_columns_from_bytes(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
         rows.mask |= INODE_COLUMN
         rows.inode = unpack_numbers(self.targets)
-        fresh = self.states.translate(_IS_NEW)
-        common = DirectoryBatchSettings(*rank.source_and_target_device(place))
+        fresh, sources = self.states.translate(_IS_NEW), unpack_numbers(self.sources)
+        common = DirectoryBatchSettings(*rank.source_and_target_device(place), is_resumed=is_resumed)
         at_once = DIRECTORIES_PER_ROW if rank.backend.runs_in_poll else 1
-        batch = FinishDirectoriesBatch(target, self.names, rows, self.marks, fresh, common, at_once)
+        batch = FinishDirectoriesBatch(source, target, sources, self.names, rows, self.marks, fresh, common, at_once)
         finished = yield from rank.execute_batch(batch)
         return finished.codes
 

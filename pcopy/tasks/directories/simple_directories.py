@@ -47,7 +47,7 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
     job, options = rank.job, rank.copy_options
     if not (rank.backend.has_directory_batches and job.copies) or place.target_id == NO_DIRECTORY_IDENTITY:
         return False
-    if job.run > 1 and place.first_run[0] not in (0, job.run):
+    if with_subtrees and job.run > 1 and place.first_run[0] not in (0, job.run):
         return False  # the batch knows only one time since which items of the target may be the job's own
     if (
         rank.collects_signature_entries

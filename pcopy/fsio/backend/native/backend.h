@@ -123,7 +123,8 @@ typedef struct {
 #define PK_LINKS 8       /* do not skip or copy a file with several hard links */
 #define PK_COPY_NEW 16   /* copy small files into a new directory, within a time limit */
 #define PK_GIVING 32     /* this process may change owners of files (CAP_CHOWN) */
-#define PK_RESUMED 64    /* earlier runs of this job may have created or changed items of the target since `begun` */
+#define PK_RESUMED 64    /* earlier runs of this job may have created or changed items of the target since `begun`; of
+                          * PK_FINISH: a directory whose items are not those of its source is left to the slow path */
 #define PK_OWN 128       /* directories that they have created can be recognised */
 #define PK_KEEP_ROWS 256 /* return a row that has subdirectories even if nothing remains in it and below */
 #define PK_APART 512     /* of PK_DESCRIBE: other directories of the same parent may belong between those of the rows */

@@ -81,6 +81,7 @@ int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 /* An open target directory on the way to others. */
 typedef struct {
     int descriptor, parent;
+    int source;                   /* the source directory of the same path; -1 if the two are not compared */
     const char *path;             /* the first `length` bytes are the path of the directory */
     size_t length;
     uint32_t number;              /* of the directory in the batch; NOT_LISTED: it only leads to others */
@@ -88,16 +89,58 @@ typedef struct {
 } open_target;
 
 #define NOT_LISTED UINT32_MAX
+#define TEMPORARY "pcopy-"        /* begin of names of temporary files, perhaps after a dot: ``pcopy.fsio.temporary`` */
 #define MOST_OPEN 40              /* deeper directories are left to the slow path */
+
+/* Return true if an item of the target has the type of the item of the same name in the source and, if it is a file or a
+ * link, its size. `kind` is the letter of the source item in its listing. */
+static int is_like_source(int source, int target, const char *name, uint8_t kind)
+{
+    struct stat wanted, present;
+    if (fstatat(target, name, &present, AT_SYMLINK_NOFOLLOW))
+        return 0;
+    if (kind == 'd')
+        return S_ISDIR(present.st_mode);
+    return !fstatat(source, name, &wanted, AT_SYMLINK_NOFOLLOW) && !((wanted.st_mode ^ present.st_mode) & S_IFMT) &&
+           (S_ISREG(present.st_mode) || S_ISLNK(present.st_mode)) && wanted.st_size == present.st_size;
+}
+
+/* Return true if an open target directory, in which an earlier run has created all items, has exactly the items of its open
+ * source, and no temporary file. The slow path examines others: ``pcopy.tasks.directories.lost_items``. */
+static int has_items_of_source(pk_worker *worker, int source, int target)
+{
+    char *name = (char *)worker->buffer;
+    pk_all all;
+    doing(worker, OP_READDIR);
+    const int number = pk_list_all(worker, source, name, LISTED_BYTES - 1, MOST_LISTED, &all);
+    if (number < 0 || pk_list_all(worker, target, name + LISTED_BYTES, LISTED_BYTES - 1, MOST_LISTED, NULL) != number)
+        return 0;
+    doing(worker, OP_STAT);
+    for (int each = 0; each < number; each++) {
+        char *const next = cut_off(name);
+        if (!strncmp(name + (*name == '.'), TEMPORARY, sizeof TEMPORARY - 1) ||
+            !is_like_source(source, target, name, all.kinds[each]))
+            return 0;
+        name = next;
+    }
+    return 1;
+}
 
 /* Return true if an open directory is the recorded one, and if its metadata can be set here. */
 static int is_recorded(pk_worker *worker, const pk_batch *batch, open_target *one, const uint8_t *known)
 {
     uint8_t mark[PK_MARK];
+    struct stat source;
+    const int is_resumed = batch->tree->flags & PK_RESUMED;
+    if (is_resumed && (one->source < 0 || fstat(one->source, &source) ||
+                       source.st_ino != batch->wanted.inode[one->number] ||
+                       source.st_dev != batch->tree->source_device ||
+                       !has_items_of_source(worker, one->source, one->descriptor)))
+        return 0;
     if (fstat(one->descriptor, &one->status) ||
         !GUARD(FINISHED_INODE, one->status.st_ino == batch->given.inode[one->number] &&
                                    one->status.st_dev == batch->tree->target_device) ||
-        !(batch->plans[one->number] || pk_is_bare(worker, one->descriptor, 1)))
+        !((batch->plans[one->number] && !is_resumed) || pk_is_bare(worker, one->descriptor, 1)))
         return 0;
     pk_mark(one->parent, one->descriptor, mark);
     return GUARD(FINISHED_MARK, mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]));
@@ -116,11 +159,13 @@ static void close_last(pk_worker *worker, pk_batch *batch, open_target *one)
             batch->outcomes[each] = DONE;
     }
     close(one->descriptor);
+    if (one->source >= 0)
+        close(one->source);
 }
 
-/* Open the next directory on a path, whose first `done` bytes lead to the open directory `parent`. Return 0 if it cannot
- * be opened. */
-static int open_next(pk_worker *worker, open_target *next, int parent, const char *path, size_t done)
+/* Open the next directory on a path, whose first `done` bytes lead to the open directory `parent`, and its source below the
+ * open directory `source`, unless that is -1. Return 0 if the target cannot be opened. */
+static int open_next(pk_worker *worker, open_target *next, int parent, int source, const char *path, size_t done)
 {
     char name[1025];
     const char *const begin = path + done + (done > 0);
@@ -130,8 +175,11 @@ static int open_next(pk_worker *worker, open_target *next, int parent, const cha
     memcpy(name, begin, length);
     name[length] = '\0';
     doing(worker, OP_OPEN);
-    *next = (open_target){.parent = parent, .path = path, .length = (size_t)(begin - path) + length, .number = NOT_LISTED};
+    *next = (open_target){
+        .parent = parent, .source = -1, .path = path, .length = (size_t)(begin - path) + length, .number = NOT_LISTED};
     next->descriptor = pk_open_quietly(parent, name, DIRECTORY, NULL);
+    if (next->descriptor >= 0 && source >= 0)
+        next->source = pk_open_quietly(source, name, DIRECTORY, NULL);
     return next->descriptor >= 0;
 }
 
@@ -151,13 +199,16 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const uint8_t *known = batch->marks + batch->offsets[2 * row + 1];
     open_target open[MOST_OPEN];
     uint32_t levels = 0;
+    const int top_source = batch->tree->flags & PK_RESUMED ? batch->directory : -1;
     for (uint32_t each = first; each < first + (rest < portion ? rest : portion); each++) {
         while (levels && !leads_to(&open[levels - 1], path))
             close_last(worker, batch, &open[--levels]);
         size_t done = levels ? open[levels - 1].length : 0;
         int parent = levels ? open[levels - 1].descriptor : batch->target;
-        while (path[done] && levels < MOST_OPEN && open_next(worker, &open[levels], parent, path, done)) {
+        int source = levels ? open[levels - 1].source : top_source;
+        while (path[done] && levels < MOST_OPEN && open_next(worker, &open[levels], parent, source, path, done)) {
             parent = open[levels].descriptor;
+            source = open[levels].source;
             done = open[levels++].length;
         }
         if (!path[done]) {
