@@ -44,6 +44,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, ItemCopy, Place, inode_bucket_number, pack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
+from pcopy.tasks.directories.finish_dirs import FinishDirs
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.tasks.links.group_links import HardLinkNamesNote, InodeCopiedNote
@@ -127,7 +128,7 @@ class MissingDirectories:
         """Return True if a directory is a removed one or lies in one. It is given by its root number and its path below
         the root.
         """
-        return any((root, above) in self.parents for above in _path_and_directories_above(path))
+        return bool(self.parents) and any((root, above) in self.parents for above in _path_and_directories_above(path))
 
     def contains(self, place: Place) -> bool:
         """Return True if ``place`` is a removed directory or lies in one."""
@@ -260,28 +261,16 @@ class MissingDirectoryRepair:
         opened, or if directories were removed from a job with ``--from``.
         """
         self._removed.run = run
-        places = ExternalSorter(self._open_spool)
-        seen: set[tuple[int, bytes, bool]] = set()
-        for task in tasks:
-            self._tasks.append(task)
-            value = decode_task(task.payload)
-            value.register_for_resume(task, self._removed)
-            is_idle = value.depends_on_other_tasks
-            for place in _directories_of_task(value):
-                key_of_place = (place.root, place.path, is_idle)
-                if place.target_id != NO_DIRECTORY_IDENTITY and key_of_place not in seen:
-                    if len(seen) >= MAX_REMEMBERED_DIRECTORIES:
-                        seen.clear()
-                    seen.add(key_of_place)
-                    key = _ROOT_NUMBER_FORMAT.pack(place.root) + place.path.replace(b"/", b"\0")
-                    places.add(key, bytes((is_idle,)) + encode_task(SyncFileSystems(place)))
         target = self._roots[0].target  # All roots have the same target directory.
-        with closing(places), closing(DirectoryCache(affordable_cache_capacity())) as kept:
+        with closing(ExternalSorter(self._open_spool)) as places, closing(
+            DirectoryCache(affordable_cache_capacity())
+        ) as kept:
             try:
                 target_directory = open_with_retries(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise path_refused(target, f"cannot be opened: {error.strerror}") from None
             with closing_descriptor(target_directory):
+                self._collect_directories(tasks, target_directory, places)
                 mounted, codes = mounts_below(target, self._mounts), mount_codes(self._roots)
                 for number, of_root in groupby(_unique_sorted_directories(places), key=lambda found: found[0].root):
                     code = codes[number][1]
@@ -292,6 +281,28 @@ class MissingDirectoryRepair:
         if self._is_listed and self._removed.parents:
             reason = "gone from the destination since the job was interrupted, and with --from it is not created again"
             raise path_refused(self._first["gone"], f"{reason}: discard the job, and start a new one")
+
+    def _collect_directories(self, tasks: Iterable[Task], target: int, places: ExternalSorter) -> None:
+        """Store the ``tasks``, and add the directories that they name to ``places``, except those of ``FinishDirs``
+        tasks whose directories all exist in the open ``target``.
+        """
+        seen: set[tuple[int, bytes, bool]] = set()
+        for task in tasks:
+            self._tasks.append(task)
+            value = decode_task(task.payload)
+            value.register_for_resume(task, self._removed)
+            is_idle = value.depends_on_other_tasks
+            is_complete = isinstance(value, FinishDirs) and value.has_all_targets(
+                target, self._roots[value.place.root].path_below_target(value.place.path)
+            )
+            for place in directory_places_in_value(value) if is_complete else _directories_of_task(value):
+                key_of_place = (place.root, place.path, is_idle)
+                if place.target_id != NO_DIRECTORY_IDENTITY and key_of_place not in seen:
+                    if len(seen) >= MAX_REMEMBERED_DIRECTORIES:
+                        seen.clear()
+                    seen.add(key_of_place)
+                    key = _ROOT_NUMBER_FORMAT.pack(place.root) + place.path.replace(b"/", b"\0")
+                    places.add(key, bytes((is_idle,)) + encode_task(SyncFileSystems(place)))
 
     def _check_directories(self, targets: DirectoriesBelowRoot, places: Iterable[tuple[Place, bool]]) -> None:
         """Open the directories of one root, a directory before those below it, and record those that were removed or

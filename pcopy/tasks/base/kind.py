@@ -303,7 +303,7 @@ class TaskKind(tuple[Any, ...]):
         tasks are yielded if directories of this task were removed from the destination (``missing``), or if more hard
         links of an inode may be found. ``task`` is the engine's description of this task.
         """
-        if any(map(missing.contains, self.contained_directory_places())):
+        if missing.parents and any(map(missing.contains, self.contained_directory_places())):
             return self.replacement_tasks_if_directories_missing(task, missing)
         return self.tasks_regathering_links(task, missing) if missing.may_find_links else iter((task,))
 

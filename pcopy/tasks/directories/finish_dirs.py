@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import compress
 from operator import and_
 
@@ -137,6 +138,19 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
             )
             finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=_action_of_state(state)))
         return finishes
+
+    def has_all_targets(self, top: int, path: bytes) -> bool:
+        """Return True if all target directories exist with the recorded inode numbers. ``path`` is the path of
+        ``place`` below the open directory ``top``.
+        """
+        with suppress(OSError):
+            device = os.stat(path or b".", dir_fd=top, follow_symlinks=False).st_dev
+            found = (os.stat(os.path.join(path, name), dir_fd=top, follow_symlinks=False) for name in self.paths)
+            return all(
+                (status.st_dev, status.st_ino) == (device, inode)
+                for status, inode in zip(found, unpack_numbers(self.targets), strict=True)
+            )
+        return False
 
     def carried_tasks(self) -> Iterator[FinishDir]:
         return iter(self.single_directory_tasks())
