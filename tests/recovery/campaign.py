@@ -35,9 +35,11 @@ class Played(NamedTuple):
     wrong: str
 
 
-def play(seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, waits: bool = False) -> Played:
+def play(
+    seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, waits: bool = False, is_mirror: bool = False
+) -> Played:
     """One job; ``installed`` is to be in force."""
-    job = Job(seed, rules, ends, waits=waits)
+    job = Job(seed, rules, ends, waits=waits, is_mirror=is_mirror)
     wrong = ""
     try:
         with quiet():
@@ -49,9 +51,11 @@ def play(seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, wa
     return Played(tuple(job.events), job.calls, job.starting, wrong)
 
 
-def play_some(seeds: Sequence[int], rules: Rules, *, waits: bool = False, backend: str = "python") -> list[Played]:
+def play_some(
+    seeds: Sequence[int], rules: Rules, *, waits: bool = False, is_mirror: bool = False, backend: str = "python"
+) -> list[Played]:
     with installed(backend):
-        return [play(seed, rules, waits=waits) for seed in seeds]
+        return [play(seed, rules, waits=waits, is_mirror=is_mirror) for seed in seeds]
 
 
 def first_found(rules: Rules, jobs: int, *, waits: bool = False) -> tuple[int, str] | None:
@@ -68,6 +72,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next ones follow")
     parser.add_argument("--without", choices=Rules._fields, action="append", default=[], help="a rule to switch off")
     parser.add_argument("--waits", action="store_true", help="tasks wait for tickets of a backend that is late")
+    parser.add_argument("--mirror", action="store_true", help="what only the destination has is deleted")
     parser.add_argument("--backend", choices=("python", "c"), default="python", help="the one that copies")
     arguments = parser.parse_args()
     if arguments.backend == "c":
@@ -80,7 +85,16 @@ def main() -> int:
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for of_some, played in zip(
             some,
-            pool.map(partial(play_some, rules=rules, waits=arguments.waits, backend=arguments.backend), some),
+            pool.map(
+                partial(
+                    play_some,
+                    rules=rules,
+                    waits=arguments.waits,
+                    is_mirror=arguments.mirror,
+                    backend=arguments.backend,
+                ),
+                some,
+            ),
             strict=True,
         ):
             for seed, (words, _, _, what) in zip(of_some, played, strict=True):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.recovery.disk import USER, Disk, Inode
 from tests.recovery.machine import STATE_HOME, T0
+
+if TYPE_CHECKING:
+    from tests.recovery.mirrors import Mirror
 
 BLOCK = 16
 """Bytes; files hold some of these."""
@@ -58,7 +61,7 @@ class SourceDirectory(NamedTuple):
 
 class Dataset(NamedTuple):
     """A source tree; ``occupied`` names files (directory, name) that the destination had before, since
-    ``occupied_since`` (in ns).
+    ``occupied_since`` (in ns). ``mirror``: the job deletes what only the destination has.
     """
 
     directories: tuple[SourceDirectory, ...]
@@ -66,11 +69,13 @@ class Dataset(NamedTuple):
     target_is_there: bool
     occupied: frozenset[tuple[int, bytes]]
     occupied_since: int = JUST_BEFORE
+    mirror: Mirror | None = None
 
     @property
     def words(self) -> list[str]:
         """The command line."""
-        return [f"--existing={self.existing}", SOURCE.decode(), TARGET.decode()]
+        words = [f"--existing={self.existing}", SOURCE.decode(), TARGET.decode()]
+        return self.mirror.words(*words) if self.mirror else words
 
     @property
     def root(self) -> Path:
@@ -82,34 +87,36 @@ class Dataset(NamedTuple):
         source, which is in whole seconds: it would count as skipped.
         """
         disk.now = int(T0 * 1e9) - 10**12 + 1
-        home = _directory(disk, disk.root, HOME[1:])
+        home = make_directory(disk, disk.root, HOME[1:])
         disk.do("attributes", 0, home.key, {"mode": stat.S_IFDIR | 0o700})
         made: dict[int, Inode] = {}
-        directories = [_directory(disk, disk.root, SOURCE[1:])]
+        directories = [make_directory(disk, disk.root, SOURCE[1:])]
         at: dict[Path, Inode] = {(): directories[0]}
         for source in self.directories[1:]:
-            directory = at[source.path] = _directory(disk, at[source.path[:-1]], source.path[-1])
+            directory = at[source.path] = make_directory(disk, at[source.path[:-1]], source.path[-1])
             directories.append(directory)
         for directory, source in zip(directories, self.directories, strict=True):
             for name, file in source.files.items():
                 if file.inode not in made:
-                    made[file.inode] = _file(disk, file)
+                    made[file.inode] = make_file(disk, file)
                 disk.do("enter", 0, directory.key, name, made[file.inode].key)
         for directory, source in zip(directories, self.directories, strict=True):
             mode = stat.S_IFDIR | source.mode
             disk.do("attributes", 0, directory.key, {"mode": mode, "mtime": source.mtime, "atime": source.mtime})
         if self.target_is_there:
             self._occupy(disk)
+        if self.mirror:
+            self.mirror.prepare(disk, self)
         disk.sync(0, disk.mark)
 
     def _occupy(self, disk: Disk) -> None:
-        target = _directory(disk, disk.root, TARGET[1:])
+        target = make_directory(disk, disk.root, TARGET[1:])
         for number, name in sorted(self.occupied):
             at = target
             for step in (self.root + self.directories[number].path)[1:]:
-                at = at.names[step] if step in at.names else _directory(disk, at, step)
+                at = at.names[step] if step in at.names else make_directory(disk, at, step)
             disk.now = self.occupied_since
-            _put(disk, at, name, b"old", 0o600, 0)
+            put_file(disk, at, name, b"old", 0o600, 0)
 
     def mend(self, disk: Disk) -> Dataset:
         """What could not be read can be from now on."""
@@ -169,16 +176,16 @@ class Dataset(NamedTuple):
                     totals["files"] += 1
                     totals["bytes"] += file.size
         totals["found"] = sum(totals[name] for name in names if name not in ("found", "bytes"))
-        return totals
+        return {name: totals[name] for name in ("found", "failed")} if self.mirror else totals
 
 
-def _directory(disk: Disk, above: Inode, name: bytes) -> Inode:
+def make_directory(disk: Disk, above: Inode, name: bytes) -> Inode:
     made = disk.make(0, stat.S_IFDIR | 0o755)
     disk.do("enter", 0, above.key, name, made.key)
     return made
 
 
-def _file(disk: Disk, file: SourceFile) -> Inode:
+def make_file(disk: Disk, file: SourceFile) -> Inode:
     if file.link:
         made = disk.make(0, stat.S_IFLNK | 0o777, file.link)
     else:
@@ -189,7 +196,7 @@ def _file(disk: Disk, file: SourceFile) -> Inode:
     return made
 
 
-def _put(disk: Disk, directory: Inode, name: bytes, contents: bytes, mode: int, mtime: int) -> None:
+def put_file(disk: Disk, directory: Inode, name: bytes, contents: bytes, mode: int, mtime: int) -> None:
     made = disk.make(0, stat.S_IFREG | mode)
     disk.do("write", 0, made.key, 0, contents)
     disk.do("enter", 0, directory.key, name, made.key)

@@ -18,6 +18,7 @@ from tests.recovery.calls import Calls
 from tests.recovery.datasets import JUST_BEFORE, LONG_BEFORE, STATE, Dataset, draw, observe
 from tests.recovery.disk import EXT4, FUSE, Disk, Inode, Names
 from tests.recovery.machine import T0, forget, installed_backend
+from tests.recovery.mirrors import as_mirror
 from tests.recovery.ranks import STOP, Run, Sizes, shrunk, watched
 from tests.recovery.rules import ALL, Rules, broken
 from tests.recovery.world import Chance, World
@@ -61,6 +62,7 @@ _PHASES = (
     *(Phase.STORE,) * 3,
     *(Phase.FINISH, Phase.STORE, Phase.SYNC),
 )
+_MIRROR_PHASES = (*_PHASES, *(Phase.DELETE,) * 6)
 """Phases from which the phase of an interruption of other jobs is drawn. STORE occurs often: most jobs have no such
 phase, and without that few of the others would be interrupted in it.
 """
@@ -74,7 +76,13 @@ class Job:
     """
 
     def __init__(
-        self, seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, waits: bool = False
+        self,
+        seed: int,
+        rules: Rules = ALL,
+        ends: Sequence[End] | None = None,
+        *,
+        waits: bool = False,
+        is_mirror: bool = False,
     ) -> None:
         """Draw a job.
 
@@ -83,6 +91,7 @@ class Job:
             rules: the rules of the code that are in force.
             ends: interruption of each of the first runs; None: at random.
             waits: True if tasks wait for tickets.
+            is_mirror: True if the job deletes what only the destination has.
         """
         self.seed, self.waits = seed, waits
         self.ends = ends
@@ -97,6 +106,8 @@ class Job:
             in_c = Chance(f"seed {seed}").stream("C backend")
             self.kind = in_c.choice((EXT4, EXT4, FUSE))
             self.dataset = self.dataset._replace(occupied_since=in_c.choice((JUST_BEFORE, LONG_BEFORE)))
+        if is_mirror:
+            self.dataset = as_mirror(Chance(f"seed {seed}").stream("mirror"), self.dataset)
         self.clients = random.choice((1, 1, 2, 3))
         self.names = random.choice((Names.ORDERED, Names.ANY) if self.clients == 1 else (Names.SERVER, Names.ANY))
         if self.kind == FUSE and self.names is Names.ANY:
@@ -181,7 +192,8 @@ class Job:
         if kind in ("written", "torn"):
             return End(kind, random.randrange(random.choice((3, 12))))
         if kind == "phase":
-            return End(kind, random.randrange(random.choice((10, 300))), random.choice(_PHASES))
+            phases = _MIRROR_PHASES if self.dataset.mirror else _PHASES
+            return End(kind, random.randrange(random.choice((10, 300))), random.choice(phases))
         if kind == "call" and random.random() < 0.5:
             return End("start", random.randrange(MOST_STARTING))
         if kind == "call":
@@ -306,6 +318,9 @@ class Job:
         for path in sorted(wanted.keys() | seen.keys()):
             if wanted.get(path) != seen.get(path):
                 raise WrongResult(f"{b'/'.join(path)!r} is {seen.get(path)}, not {wanted.get(path)}; {self.messages}")
+        is_ordered = self.names is not Names.ANY  # otherwise a power loss may keep the removal of a name and not its backup
+        if is_ordered and self.dataset.mirror and (missing := self.dataset.mirror.missing_backups(self.disk)):
+            raise WrongResult(f"deleted without a backup: {missing}; {self.messages}")
         if run.status == 0 and self._is_kept and (left := self._at(STATE + b"/" + self._job.encode())) is not None:
             job = left.names.get(b"job")
             if job is not None and b'"state": "over"' not in job.data:

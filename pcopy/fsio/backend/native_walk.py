@@ -152,7 +152,7 @@ class NativeCompareTreesBatch(NativeWalkBatch[WalkResult]):
         to.target = batch.target
         to.flags = batch.properties | (_lib.PK_OF_ITEMS if batch.are_items else 0)
         to.flags |= _lib.PK_OF_NAMES if batch.compares_names else 0
-        self.tree.touched = batch.created_since
+        self.tree.touched, self.tree.begun = batch.created_since, batch.changed_since
         to.wanted.inode = self.column_pointer("uint64_t[]", batch.other_inodes)
 
 

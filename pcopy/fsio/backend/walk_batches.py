@@ -261,6 +261,8 @@ class CompareTreesBatch(WalkBatch[WalkResult]):
             ``inodes``, and ``are_items`` is True.
         created_since: if only names are compared, directories of the first side that were created after this time
             (nanoseconds since 1970) count as equal, with everything below them.
+        changed_since: if only names are compared, directories of the first side that were not created and have changed
+            after this time are not entered.
     """
 
     target: int
@@ -271,6 +273,7 @@ class CompareTreesBatch(WalkBatch[WalkResult]):
     are_items: bool = False
     compares_names: bool = False
     created_since: int = 2**63 - 1
+    changed_since: int = 2**63 - 1
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:

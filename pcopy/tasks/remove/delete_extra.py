@@ -42,11 +42,12 @@ from pcopy.fsio.backend.walk_batches import CompareTreesBatch, RemainingItems
 from pcopy.fsio.directories import DirectoriesBelowRoot, is_directory_empty, list_names_in_directory
 from pcopy.fsio.identity import ItemIdentity, birth_time
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.spelling import casefolded_name, has_other_spelling
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, CLOCK_GRACE, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.tree_walk import (
     Siblings,
@@ -139,7 +140,7 @@ class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=Fa
             in_target = yield from list_directory(rank.backend, sides.target, detailed=True, on_source=False)
             if not (in_source.name_count or self.place.path or rank.copy_options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY_SOURCE_TEXT)
-            has_extra = False
+            has_extra, is_changed = False, _may_lack_metadata(rank, sides)
             if in_source.may_have_more_batches or in_target.may_have_more_batches:
                 make_task = partial(DeleteExtraNames, sides.place)
                 yield from spawn_tasks_for_names(rank, result, in_target, make_task, needs_all=True)
@@ -152,7 +153,7 @@ class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=Fa
         except Problem as problem:
             _report_uncompared_directory(rank, result, self.place, problem)
             return
-        if has_extra and not is_only_counting(rank):
+        if is_changed or (has_extra and not is_only_counting(rank)):
             spawn_finish_dir_task(rank, result, sides.place, result.phase)
 
 
@@ -206,6 +207,13 @@ class _OpenSourceAndTarget(NamedTuple):
     place: Place
     source: int
     target: int
+
+
+def _may_lack_metadata(rank: Rank, sides: _OpenSourceAndTarget) -> bool:
+    """Return True if an earlier run may have deleted items of the target directory without recording the task that
+    sets the metadata of the directory afterwards: then this run finds nothing to delete in it.
+    """
+    return rank.job.run > 1 and rank.is_changed_since_job_start(status_of_open_item(sides.target))
 
 
 def _report_uncompared_directory(rank: Rank, result: TaskResult, place: Place, problem: Problem) -> None:
@@ -440,6 +448,7 @@ def _compare_subdirectories(rank: Rank, result: TaskResult, sides: _OpenSourceAn
             are_items=True,
             compares_names=True,
             created_since=rank.job.began or FAR_FUTURE_TIME,
+            changed_since=rank.job.began - CLOCK_GRACE if rank.job.run > 1 else FAR_FUTURE_TIME,
         )
         compared = yield from rank.execute_batch(batch)
         for group in compared.remaining:

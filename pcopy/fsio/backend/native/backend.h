@@ -136,7 +136,8 @@ typedef struct {
     uint64_t source_device, target_device, shunned_device, shunned_inode;
     int64_t touched;      /* items in the target that have changed since then are deferred; PK_OF_NAMES: directories that
                            * were created since then are ignored */
-    int64_t begun;        /* of PK_COPY_TREE: only this job can have changed directories of the target since then */
+    int64_t begun;        /* of PK_COPY_TREE: only this job can have changed directories of the target since then; of
+                           * PK_OF_NAMES: directories of the target that have changed since then are deferred */
     int64_t window;
     uint32_t user;        /* effective user id of this process */
     int most;             /* a directory with this many or more names is deferred; of PK_FINISH: directories of a row */

@@ -274,6 +274,15 @@ static int was_created_by_job(const pk_walk *walk, const pk_level *level)
     return in_nanoseconds(birth, &born) && born > began;
 }
 
+/* Return true if an earlier run may have changed a directory of the target without recording that: then the slow path sees
+ * to it that the directory gets its metadata again. */
+static int may_lack_metadata(const pk_walk *walk, const pk_level *level)
+{
+    int64_t changed;
+    return walk->batch->flags & PK_OF_NAMES &&
+           (!in_nanoseconds(level->status.st_ctim, &changed) || changed >= walk->batch->tree->begun);
+}
+
 static int compare_names(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
     struct pairs *const pairs = walk->data;
@@ -283,7 +292,7 @@ static int compare_names(pk_walk *walk, pk_level *level, pk_listed *listed)
         memset(listed->all.kinds, '-', (size_t)listed->number);
         return 0;
     }
-    const int letter = open_other(walk, level, pairs);
+    const int letter = may_lack_metadata(walk, level) ? 'd' : open_other(walk, level, pairs);
     if (letter)
         return letter;
     if (!listed->number) {
