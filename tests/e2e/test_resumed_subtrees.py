@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.unfinished import stopped
 from tests.support.command import Argument, pcopy, show, succeed, summary
-from tests.support.faults import require_strace
+from tests.support.faults import require_strace, slowed
+from tests.support.files import write
 from tests.support.oracle import differences
+from tests.support.processes import background, wait_until
 from tests.support.walk import temporaries
 
 DIRECTORIES = 4
@@ -127,3 +130,34 @@ def test_items_lost_in_subtrees_that_needed_nothing_are_found(area: Path, lost: 
     resumed = pcopy("--resume", ranks=1, env=env)
     assert (resumed.returncode == 0) == (lost is None), show(resumed)
     assert (b"missing or changed since" in resumed.stderr) == (lost is not None), show(resumed)
+
+
+@pytest.mark.parametrize("words", [["--backup", "kept"], []], ids=["backup", "no backup"])
+def test_directory_in_which_a_killed_run_has_deleted_items_keeps_its_time(area: Path, words: list[Argument]) -> None:
+    """The first run is killed while it copies other files. A later one deletes an item, and is killed before that is
+    recorded. The last run has nothing to copy or delete in the directory of this item.
+    """
+    require_strace()
+    source, copy = area / "source", area / "copy"
+    for path in ("a/b", "d/e"):
+        (source / path).mkdir(parents=True)
+        (source / path / "file").write_text(path)
+        os.utime(source / path, ns=(10**18, 10**18))
+    subprocess.run(["cp", "-a", source, copy], check=True)
+    extra = [copy / "a/b/extra", copy / "d/e/extra"]
+    for file in extra:
+        file.write_text("extra")
+        os.utime(file.parent, ns=(10**18, 10**18))
+    for number in range(40):
+        write(source / f"new/{number}", b"new")
+    time.sleep(5.2)  # the tolerance for differing clocks: all this is certainly older than the job
+    env = {"XDG_STATE_HOME": str(area / "state")}
+    words = [area / word if word == "kept" else word for word in words]
+    job: list[Argument] = ["--existing", "changed", "--delete", *words, f"{source}/", copy]
+    stopped(area, env, *job, ranks=1, number=signal.SIGKILL)
+    with background("--resume", ranks=1, env=env, wrap=slowed("unlinkat", 400)) as run:
+        assert wait_until(lambda: not all(file.exists() for file in extra))
+        run.kill_all()
+    assert [file.exists() for file in extra].count(True) == 1
+    succeed("--resume", ranks=1, env=env)
+    assert differences(source, copy) == []
