@@ -5,6 +5,7 @@ leaves to the caller, is together what find(1) lists.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -211,7 +212,7 @@ def test_directories_of_a_subtree_get_their_metadata(
     result = done(
         backend,
         FinishDirectoriesBatch(
-            top, b"\0".join(map(os.fsencode, paths)), rows, packed, bytes([1] * len(paths)),
+            top, top, array("Q", bytes(8 * len(paths))), b"\0".join(map(os.fsencode, paths)), rows, packed, bytes([1] * len(paths)),
             DirectoryBatchSettings(device, device), per_row,
         ),
     )  # fmt: skip
@@ -225,6 +226,77 @@ def test_directories_of_a_subtree_get_their_metadata(
             assert code == 0, "too deep for the backend"
         else:
             assert code == OutcomeCode.DONE and metadata_of(target / path) == metadata_of(source / path)
+
+
+def _change(change: str, directory: Path) -> None:
+    """Make a difference in a copied directory that has the file ``file`` and the directory ``inner``."""
+    match change:
+        case "missing file":
+            (directory / "file").unlink()
+        case "missing directory":
+            (directory / "inner").rmdir()
+        case "other size":
+            (directory / "file").write_bytes(b"longer than before")
+        case "other type":
+            (directory / "file").unlink()
+            (directory / "file").mkdir()
+        case "other name":
+            (directory / "file").rename(directory / "name")
+        case "temporary file":
+            (directory / ".pcopy-0123456789-1-0-1").touch(0o600)
+        case "link":
+            (directory / "link").unlink()
+            (directory / "link").symlink_to("longer than before")
+        case "attribute":
+            os.setxattr(directory, "user.other", b"value")
+
+
+CHANGES = ["missing file", "missing directory", "other size", "other type", "other name", "temporary file", "link"]
+
+
+@pytest.mark.parametrize("change", ["", *CHANGES, "attribute", "other source", "name of a temporary file"])
+def test_directories_of_a_resumed_run_are_finished_if_they_have_the_items_of_their_source(
+    make_backend: BackendFactory, tmp_path: Path, change: str
+) -> None:
+    """Of two equal directories one is changed. In a first run (``is_resumed`` is False) both are finished."""
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    if not backend.has_directory_batches:
+        return
+    for path in (tmp_path / "source/one", tmp_path / "source/other"):
+        (path / "inner").mkdir(parents=True)
+        (path / "file").write_bytes(b"contents")
+        (path / "link").symlink_to("file")
+        if change == "name of a temporary file" and path.name == "other":
+            (path / "pcopy-0123456789-1-0-1").touch()
+        os.utime(path, ns=(10**18, 10**18))
+    shutil.copytree(tmp_path / "source", tmp_path / "target", symlinks=True)
+    for path in (tmp_path / "target").iterdir():
+        path.chmod(0o700)
+        os.utime(path)
+    _change(change, tmp_path / "target/other")
+    names, sides = (b"one", b"other"), [tmp_path / "source", tmp_path / "target"]
+    statuses = [[os.lstat(side / os.fsdecode(name)) for name in names] for side in sides]
+    rows = ItemStatusColumns.from_statuses(statuses[0], METADATA)
+    rows.inode = array("Q", [status.st_ino for status in statuses[1]])
+    sources = array("Q", [status.st_ino + (change == "other source" and row) for row, status in enumerate(statuses[0])])
+    marks = b""
+    for name in names:
+        descriptor = os.open(sides[1] / os.fsdecode(name), os.O_RDONLY)
+        mark = identity_mark_of(descriptor, created_by_job=True)
+        marks += bytes((len(mark),)) + mark
+        os.close(descriptor)
+    source, target = (os.open(side, os.O_RDONLY) for side in sides)
+    device = os.fstat(target).st_dev
+    for is_resumed in (True, False):
+        settings = DirectoryBatchSettings(device, device, is_resumed=is_resumed)
+        batch = FinishDirectoriesBatch(source, target, sources, b"\0".join(names), rows, marks, b"\1\1", settings, 64)
+        codes = done(backend, batch).codes
+        assert codes == bytes((OutcomeCode.DONE, 0 if is_resumed and change else OutcomeCode.DONE))
+        finished = [os.lstat(sides[1] / os.fsdecode(name)).st_mtime_ns == 10**18 for name in names]
+        assert finished == [True, not (is_resumed and change)]
+    os.close(source)
+    os.close(target)
+    backend.close()
 
 
 def test_time_limit_is_kept(make_backend: BackendFactory, tmp_path: Path) -> None:
