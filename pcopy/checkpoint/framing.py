@@ -22,13 +22,14 @@ import errno
 import os
 import struct
 from _blake2 import blake2b  # hashlib would also load OpenSSL, which takes as long as copying a hundred small files
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import BinaryIO
 
 from pcopy.checkpoint.directory import AnyPath, create_file, opened_trusted_file
 from pcopy.checkpoint.layout import run_directory_name, task_record_file_name
-from pcopy.checkpoint.record import EpochTaskRecord
+from pcopy.checkpoint.record import EpochTaskRecord, SpooledTasks
 from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
@@ -46,6 +47,9 @@ _READ_HEAD_BYTES = 4096
 its numbers without the tasks.
 """
 
+_SPOOL_BLOCK_BYTES = 1 << 20
+"""Bytes of the temporary file with tasks of a record that are read, and written to the file of the record, at once."""
+
 _SEARCH_BYTES = 1 << 20
 """Bytes of the file that are read in one call when a complete frame is searched behind a damaged one."""
 
@@ -57,15 +61,30 @@ class RecordFrame(NamedTuple):
     payload: bytes
 
 
-def write_record_frame(file: BinaryIO, payload: bytes) -> None:
-    """Append ``payload`` to ``file``, after a header with its length and a digest, by which a reader recognizes data
-    that are incomplete or damaged. Do not sync the file. ``file`` is unbuffered; ``payload`` is one or more pickles
-    of protocol 5. Raise ``OSError``.
+def write_record_frame(file: BinaryIO, payload: bytes, spooled: SpooledTasks | None = None) -> None:
+    """Append ``payload``, and behind it the contents of ``spooled``, to ``file``, after a header with their length and
+    a digest, by which a reader recognizes data that are incomplete or damaged. Do not sync the file. ``file`` is
+    unbuffered; ``payload`` is one or more pickles of protocol 5. Raise ``OSError``.
     """
-    for data in (_FRAME_HEADER.pack(len(payload), _frame_digest(payload)), payload):
+    length = len(payload) + (spooled.size if spooled else 0)
+    digest = _frame_digest(length, chain((payload,), _blocks_of_spool(spooled)))
+    for data in chain((_FRAME_HEADER.pack(length, digest), payload), _blocks_of_spool(spooled)):
         view = memoryview(data)
         while view:  # a write to an unbuffered file may be partial
             view = view[file.write(view) :]
+
+
+def _blocks_of_spool(spooled: SpooledTasks | None) -> Iterator[bytes]:
+    """Yield the contents of ``spooled`` block by block. Raise ``OSError``, also if the temporary file is too short."""
+    if spooled is None:
+        return
+    spooled.file.seek(0)
+    for at in range(0, spooled.size, _SPOOL_BLOCK_BYTES):
+        size = min(_SPOOL_BLOCK_BYTES, spooled.size - at)
+        block = spooled.file.read(size)
+        if len(block) < size:
+            raise OSError(errno.EIO, "a temporary file is incomplete")
+        yield block
 
 
 def read_record_frames(path: AnyPath) -> Iterator[RecordFrame]:
@@ -130,12 +149,13 @@ def value_error_as_damaged_file_error(path: AnyPath, offset: int) -> Iterator[No
         raise damaged_file_error(path, offset, str(error)) from None
 
 
-def _frame_digest(payload: bytes) -> bytes:
-    """Return the digest that the header of a frame contains: BLAKE2b of the length of ``payload`` and ``payload``
-    itself.
+def _frame_digest(length: int, payload: Iterable[bytes]) -> bytes:
+    """Return the digest that the header of a frame contains: BLAKE2b of ``length``, the length of the payload, and of
+    ``payload``, its parts.
     """
-    digest = blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
-    digest.update(payload)
+    digest = blake2b(length.to_bytes(8, "big"), digest_size=16)
+    for part in payload:
+        digest.update(part)
     return digest.digest()
 
 
@@ -150,7 +170,7 @@ def _payload_if_complete(file: BinaryIO, at: int, end: int) -> bytes | None:
     if length > end - at - _FRAME_HEADER.size:
         return None
     payload = file.read(length)
-    return payload if len(payload) == length and _frame_digest(payload) == digest else None
+    return payload if len(payload) == length and _frame_digest(length, (payload,)) == digest else None
 
 
 def _refuse_unless_incomplete_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
@@ -219,7 +239,7 @@ class RecordFileWriter:
         try:
             if self._file is None:
                 self._file = create_file(os.path.join(self._directory, task_record_file_name(self._rank)))
-            write_record_frame(self._file, record.pack_as_bytes())
+            write_record_frame(self._file, record.pack_as_bytes(), record.spooled)
             sync_file_if_supported(self._file.fileno())
             if not self._length:
                 sync_directory_at(self._directory)

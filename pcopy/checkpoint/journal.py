@@ -215,6 +215,8 @@ class ThreadedTaskJournal:
         """
         if not self._is_recording_over and self._store_initial_tasks() and self._sync_data() and not self._is_abandoned:
             self._append_record(record)
+        if record.spooled is not None:
+            record.spooled.file.close()
         self._pending_bytes -= size
 
     def _store_initial_tasks(self) -> bool:

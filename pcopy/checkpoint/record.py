@@ -2,7 +2,8 @@
 counts of the done tasks.
 
 The end of a task and all tasks that it spawned are in the same record, so that a resumed job knows of both or of
-neither. Of a task that was spawned and done within one record only the counts are kept.
+neither. Of a task that was spawned and done within one record only the counts are kept, unless the task was written to
+a temporary file in between: the tasks of a record that do not fit into memory are in such a file.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import compress, islice
 from operator import add
-from typing import Any
+from typing import Any, BinaryIO
 
+from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
 from pcopy.engine.task import UNRECORDED, CountsOfLabels, LabelledCounts, Task, TaskId, TaskShares
 from pcopy.fast_named_tuple import NamedTuple
@@ -23,6 +25,11 @@ TASK_ID_BYTES = 16
 _TASKS_PER_PICKLE = 1024
 """Number of spawned tasks in one pickle of a record. A reader loads one pickle at a time, because all tasks of a record
 as Python objects would take several times the size of the record.
+"""
+
+SPOOL_RECORD_AT_BYTES = 16 << 20
+"""Bytes of spawned tasks in memory from which on the tasks of the next record are written to a temporary file. The task
+that has listed a directory of millions of names spawns the tasks for all of them, and they belong to one record.
 """
 
 _LABEL_OVERHEAD_BYTES = 512
@@ -74,6 +81,14 @@ class RecordHead(NamedTuple):
     checkpoint_cut_time: int
 
 
+class SpooledTasks(NamedTuple):
+    """Spawned tasks that do not fit into memory: pickles in the first ``size`` bytes of the temporary file ``file``."""
+
+    file: BinaryIO
+    size: int
+    count: int
+
+
 class EpochTaskRecord(NamedTuple):
     """Record of what one rank did in one epoch (numbered part of the run): the tasks that were spawned and the tasks
     that became done. A job is resumed from these records.
@@ -105,9 +120,12 @@ class EpochTaskRecord(NamedTuple):
     Only rank 0's value is used, because rank 0 ends each epoch first. Everything that was written before that time is
     on stable storage once all ranks' records of the epoch are.
     """
+    spooled: SpooledTasks | None = None
+    """Further tasks that were spawned in the epoch, some of which may be done; None if there are none."""
 
     def pack_as_bytes(self) -> bytes:
-        """Return the record as bytes: a series of pickles, so that a reader can load one at a time.
+        """Return the record as bytes: a series of pickles, so that a reader can load one at a time. The tasks in
+        ``spooled`` are not included; they follow.
 
         The pickles are a ``RecordHead``, the packed ids of done tasks, the shares, and tuples of spawned tasks.
         """
@@ -116,17 +134,21 @@ class EpochTaskRecord(NamedTuple):
             *numbers,
             self.counts,
             len(self.done_ids) // TASK_ID_BYTES,
-            len(self.spawned_tasks),
+            len(self.spawned_tasks) + (self.spooled.count if self.spooled else 0),
             self.checkpoint_cut_time,
         )
-        some = (
-            self.spawned_tasks[at : at + _TASKS_PER_PICKLE]
-            for at in range(0, len(self.spawned_tasks), _TASKS_PER_PICKLE)
-        )
         packed = io.BytesIO()
-        for part in chain((head, self.done_ids, self.shares), some):  # joining a list would need twice the memory
+        for part in (head, self.done_ids, self.shares):
             packed.write(dump_primitives(part))
+        _write_spawned_tasks(self.spawned_tasks, packed)
         return packed.getvalue()
+
+
+def _write_spawned_tasks(tasks: Iterable[tuple[Any, ...]], file: BinaryIO) -> None:
+    """Write ``tasks`` to ``file``, as pickles of limited size."""
+    remaining = iter(tasks)
+    while some := tuple(islice(remaining, _TASKS_PER_PICKLE)):
+        file.write(dump_primitives(some))
 
 
 def read_record_head(payload: bytes) -> RecordHead:
@@ -247,17 +269,26 @@ def _load_record_head(stream: io.BytesIO) -> RecordHead:
 
 
 class TaskRecordCollector:
-    """Collects in memory what one rank will record at the next cut: the tasks that were spawned or became done since
-    the last cut.
+    """Collects what one rank will record at the next cut: the tasks that were spawned or became done since the last
+    cut. Tasks that do not fit into memory are in a temporary file.
     """
 
-    def __init__(self, run: int, rank: int, ranks: int, clock: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        run: int,
+        rank: int,
+        ranks: int,
+        clock: Callable[[], int] = lambda: 0,
+        open_spool: OpenSpool = io.BytesIO,
+    ) -> None:
         """Create an empty collector for ``rank``, one of ``ranks`` ranks, in the run with the number ``run``.
 
-        ``clock`` returns the time by the destination's clock, in nanoseconds since 1970.
+        ``clock`` returns the time by the destination's clock, in nanoseconds since 1970. ``open_spool`` opens a
+        temporary file for tasks that do not fit into memory.
         """
         self._run, self._rank, self._ranks = run, rank, ranks
         self._clock = clock
+        self._open_spool = open_spool
         self._phase = -1
         self._clear()
 
@@ -269,12 +300,32 @@ class TaskRecordCollector:
         self._shares: dict[bytes, tuple[tuple[int, int], ...]] = {}
         self._tables: list[CountsOfLabels] = []
         self.memory_bytes = 0
-        """Approximate bytes of memory that the collected tasks and counts take."""
+        """Approximate bytes of memory that the collected tasks and counts would take if all were in memory."""
+        self._spawned_bytes = 0
+        self._spooled: SpooledTasks | None = None
+        self._has_spool_failed = False
 
     def add_spawned_task(self, task: Task) -> None:
         """Add ``task`` to the spawned tasks of the next record."""
         self._spawned[task.id] = task
         self.memory_bytes += task.memory_use_in_bytes
+        self._spawned_bytes += task.memory_use_in_bytes
+        if self._spawned_bytes >= SPOOL_RECORD_AT_BYTES and not self._has_spool_failed:
+            self._spool_spawned_tasks()
+
+    def _spool_spawned_tasks(self) -> None:
+        """Move the spawned tasks from memory to the temporary file. If that fails, they stay in memory, and so do all
+        others until the next record.
+        """
+        try:
+            file, size, count = self._spooled or SpooledTasks(self._open_spool(), 0, 0)
+            file.seek(size)
+            _write_spawned_tasks(map(tuple, self._spawned.values()), file)
+            self._spooled = SpooledTasks(file, file.tell(), count + len(self._spawned))
+        except OSError:
+            self._has_spool_failed = True
+            return
+        self._spawned, self._spawned_bytes = {}, 0
 
     def add_done_task(
         self,
@@ -302,6 +353,7 @@ class TaskRecordCollector:
                 self.memory_bytes += TASK_ID_BYTES
             else:
                 self.memory_bytes -= task.memory_use_in_bytes
+                self._spawned_bytes -= task.memory_use_in_bytes
         self._counts += [0] * (len(counts) - len(self._counts))
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self._counts[index] += counts[index]
@@ -344,6 +396,7 @@ class TaskRecordCollector:
             tuple(tuple(task) for task in self._spawned.values()),
             tuple(self._nonzero_shares()),
             self._clock(),
+            self._spooled,
         )
         self._clear()
         return record

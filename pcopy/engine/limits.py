@@ -10,13 +10,13 @@ from pcopy.fast_named_tuple import NamedTuple
 class EngineLimits(NamedTuple):
     """Limits of the engine, the code that distributes tasks over the ranks. Times are in seconds, sizes in bytes."""
 
-    message_bytes: int = 16 << 20
+    message_bytes: int = 4 << 20
     """Maximum size of the tasks in one message. A single task that is larger is sent alone."""
     scan_ahead_bytes: int = 64 << 20
     """A rank prefers tasks that find more work (scanning) until its queued tasks exceed this size. Then it prefers
     tasks that find none (copying), so that the queue does not grow further.
     """
-    queue_memory_bytes: int = 128 << 20
+    queue_memory_bytes: int = 32 << 20
     """Size of a rank's queued tasks in memory above which it writes more tasks to the spool, a temporary file."""
     first_steal_wait: float = 0.0002
     """When a rank becomes idle and requests tasks from another rank: time for which that rank may delay its first

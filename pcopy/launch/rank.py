@@ -186,7 +186,7 @@ def open_journal(setup: RankSetup, rank: Rank) -> tuple[ThreadedTaskJournal | No
     store = RankProgressRecorder(setup.checkpoint, setup.job.run, rank.number, rank.size, setup.job_directory, first)
     if setup.checkpoint.resumed and rank.number:
         store.take_lock()
-    window = TaskRecordCollector(setup.job.run, rank.number, rank.size, rank.destination_time)
+    window = TaskRecordCollector(setup.job.run, rank.number, rank.size, rank.destination_time, rank.open_spool)
     return ThreadedTaskJournal(window, store, rank.storage.sync), store
 
 
@@ -293,7 +293,7 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
     in_core = (
         DATABASE_BACKLOG_MEMORY_BYTES
         if checkpoint.store == "lmdb"
-        else max(1 << 20, 4 * limits.queue_memory_bytes // ranks)
+        else min(limits.queue_memory_bytes, max(1 << 20, 16 * limits.queue_memory_bytes // ranks))
     )
     crowd = max(1.0, ranks_per_host / len(os.sched_getaffinity(0)))
     return limits._replace(

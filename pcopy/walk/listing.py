@@ -24,9 +24,9 @@ NAMES_PER_BATCH = 256
 several batches, which any rank may process.
 """
 
-MAX_BATCHES_IN_MEMORY = 4096
-"""Number of batches of names of one directory that are kept in memory, about a million names. All other batches are
-written to a temporary file.
+MAX_BATCH_BYTES_IN_MEMORY = 4 << 20
+"""Bytes of packed names of one directory that are kept in memory, some 200,000 short names. All other names are written
+to a temporary file.
 """
 
 
@@ -174,12 +174,13 @@ def unpack_name_batch(packed: bytes) -> tuple[bytes, bytes, bytes]:
 
 class NameBatchQueue:
     """A queue of packed batches of names of one directory, which tasks process later. It can be read once, in the order
-    in which batches were added. Batches beyond ``MAX_BATCHES_IN_MEMORY`` are written to a temporary file.
+    in which batches were added. Batches beyond ``MAX_BATCH_BYTES_IN_MEMORY`` are written to a temporary file.
     """
 
     def __init__(self, open_spool: OpenSpool) -> None:
         self._open_spool = open_spool
         self._in_memory: deque[bytes] = deque()
+        self._bytes_in_memory = 0
         self._spool: BinaryIO | None = None
         self.batches_added = 0
         """Number of batches that were added so far."""
@@ -187,10 +188,11 @@ class NameBatchQueue:
     def append(self, packed: bytes) -> None:
         """Add ``packed``, a batch of names as ``_pack_name_batch`` returns it, to the end of the queue."""
         self.batches_added += 1
-        if self._spool is None and len(self._in_memory) >= MAX_BATCHES_IN_MEMORY:
+        if self._spool is None and self._bytes_in_memory >= MAX_BATCH_BYTES_IN_MEMORY:
             self._spool = self._open_spool()
         if self._spool is None:
             self._in_memory.append(packed)
+            self._bytes_in_memory += len(packed)
         else:
             self._spool.write(len(packed).to_bytes(8, "big") + packed)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pcopy.checkpoint import record as record_module
+from pcopy.checkpoint.framing import read_record_frames, write_record_frame
 from pcopy.checkpoint.record import (
     EpochTaskRecord,
     TaskRecordCollector,
@@ -44,6 +48,7 @@ RECORDS = st.builds(
     COUNTS,
     st.lists(IDS, max_size=6).map(lambda ids: b"".join(map(pack_task_id, ids))),
     st.lists(TASKS.map(tuple), max_size=6).map(tuple),
+    spooled=st.none(),
 )
 
 
@@ -194,6 +199,73 @@ def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]])
         assert window.memory_bytes == sum(
             TASK_OVERHEAD_BYTES + len(each.payload) for each in spawned.values()
         ) + 16 * len(done)
+
+
+SPOOLED_AT = 40 * (TASK_OVERHEAD_BYTES + 100)
+
+
+def record_of_spawned_tasks(area: Path, window: TaskRecordCollector, number: int) -> tuple[EpochTaskRecord, int]:
+    """Spawn tasks, end every third one at once and every fifth one at the end; return what the file of the record
+    contains, and how many tasks were in memory.
+    """
+    most = 0
+    for each in range(1, number + 1):
+        window.add_spawned_task(task(each, rank=2, run=3, payload=b"%100d" % each))
+        most = max(most, len(window._spawned))
+        if each % 3 == 0:
+            window.add_done_task((3, 2, each), (1,))
+    for each in range(5, number + 1, 5):
+        if each % 3:
+            window.add_done_task((3, 2, each), (1,))
+    record = window.take_record(1)
+    with open(area / "facts", "wb", buffering=0) as file:
+        write_record_frame(file, record.pack_as_bytes(), record.spooled)
+    (area / "facts").chmod(0o600)
+    (frame,) = read_record_frames(area / "facts")
+    return read_record(frame.payload), most
+
+
+@pytest.mark.parametrize("number", [10, 39, 40, 41, 5000])
+def test_tasks_of_a_record_beyond_its_memory_are_in_a_file(
+    area: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(record_module, "SPOOL_RECORD_AT_BYTES", SPOOLED_AT)
+    opened: list[BinaryIO] = []
+
+    def open_spool() -> BinaryIO:
+        opened.append(io.BytesIO())
+        return opened[-1]
+
+    window = TaskRecordCollector(3, 2, 8, open_spool=open_spool)
+    record, most = record_of_spawned_tasks(area, window, number)
+    done = {*unpack_ids(record.done_ids)}
+    remaining = {each[0] for each in record.spawned_tasks if each[0] not in done}
+    assert remaining == {(3, 2, each) for each in range(1, number + 1) if each % 3 and each % 5}
+    assert len({each[0] for each in record.spawned_tasks}) == len(record.spawned_tasks)
+    assert done <= {each[0] for each in record.spawned_tasks}
+    assert most <= 40 and len(opened) == (number > 60)
+    assert window.take_record(2).spooled is None
+
+
+class FullSpool(io.BytesIO):
+    """A file on a full file system: it takes the first group of tasks, and half of the second."""
+
+    def write(self, data: Any) -> int:
+        if self.tell():
+            super().write(bytes(data)[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_tasks_that_cannot_be_spooled_are_recorded_from_memory(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_module, "SPOOL_RECORD_AT_BYTES", SPOOLED_AT)
+    window = TaskRecordCollector(3, 2, 8, open_spool=FullSpool)
+    record, most = record_of_spawned_tasks(area, window, 500)
+    done = {*unpack_ids(record.done_ids)}
+    assert {each[0] for each in record.spawned_tasks if each[0] not in done} == {
+        (3, 2, each) for each in range(1, 501) if each % 3 and each % 5
+    }
+    assert most > 40
 
 
 def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -> None:

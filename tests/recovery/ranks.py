@@ -331,8 +331,8 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
         run.divided += bool(portions)
         return portions
 
-    def written(file: Any, payload: bytes) -> None:
-        write_frame(file, payload)
+    def written(file: Any, payload: bytes, *spooled: Any) -> None:
+        write_frame(file, payload, *spooled)
         storing()
 
     def begun(of_rank: driver.RankDriver) -> int:

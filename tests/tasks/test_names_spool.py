@@ -13,7 +13,7 @@ from pcopy.walk.listing import NameBatchQueue
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])
 def test_spooled_names_keep_their_order_in_bounded_memory(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(listing, "MAX_BATCHES_IN_MEMORY", 3)
+    monkeypatch.setattr(listing, "MAX_BATCH_BYTES_IN_MEMORY", 15)
     opened: list[BinaryIO] = []
 
     def open_spool() -> BinaryIO:
