@@ -66,19 +66,22 @@ class MemberToExtract(NamedTuple):
       data: the offset of its contents in the archive.
       member: what its headers state.
       problem_text: what is wrong with its metadata or contents in the archive; empty if it is complete.
+      at: its place in the order of the members: the offset of its contents, except for a hard link that gets the
+          contents of another member.
     """
 
     path: bytes
     name: bytes
     data: int
     member: ArchiveMember
-    problem_text: str = ""
+    problem_text: str
+    at: int
 
     def pack_as_bytes(self) -> bytes:
         """Return the member as bytes, in a form that suits every type. (``pack_simple_member`` makes a shorter form of
         simple members.)
         """
-        return marshal.dumps((self.path, self.name, self.data, self.member.marshallable_fields, self.problem_text))
+        return marshal.dumps((*self[:3], self.member.marshallable_fields, *self[4:]))
 
     @classmethod
     def unpack(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> MemberToExtract:
@@ -91,9 +94,9 @@ class MemberToExtract(NamedTuple):
         if packed[0] <= _DIRECTORY_BYTE:
             is_directory, mode, uid, gid, data, size, mtime = _PACKED_SIMPLE_MEMBER.unpack(packed)
             kind = DIRECTORY if is_directory else FILE
-            return cls(path, name, data, ArchiveMember(name or path, kind, mode, uid, gid, mtime, size))
-        path, name, data, primitives, trouble = marshal.loads(packed)
-        return cls(path, name, data, ArchiveMember.from_marshallable_fields(primitives), trouble)
+            return cls(path, name, data, ArchiveMember(name or path, kind, mode, uid, gid, mtime, size), "", data)
+        path, name, data, primitives, *others = marshal.loads(packed)
+        return cls(path, name, data, ArchiveMember.from_marshallable_fields(primitives), *others)
 
 
 def pack_member(path: bytes, member: ArchiveMember, data: int, trouble: str) -> bytes:
@@ -105,9 +108,9 @@ def pack_member(path: bytes, member: ArchiveMember, data: int, trouble: str) -> 
         trouble: what is wrong with its metadata or contents in the archive; empty if it is complete.
     """
     if member.kind == DIRECTORY:
-        return MemberToExtract(path, b"", data, member, trouble).pack_as_bytes()
+        return MemberToExtract(path, b"", data, member, trouble, data).pack_as_bytes()
     directory, _, name = path.rpartition(b"/")
-    return MemberToExtract(directory, name, data, member, trouble).pack_as_bytes()
+    return MemberToExtract(directory, name, data, member, trouble, data).pack_as_bytes()
 
 
 def is_packed_simple_member(packed: bytes) -> bool:

@@ -241,10 +241,10 @@ class _MembersWithSameName:
         while self._read_ahead(1) and _offset_in_key(self._ahead[0]) < at:
             claim = self._ahead.pop(0)
             self._has_members = True
-            if self._begin < 0 and not self._is_non_empty_directory:
-                self._begin = _offset_in_key(claim)
-            if _offset_in_key(claim):  # the offset 0 means a link to itself, which is no target for other links
+            if offset := _offset_in_key(claim):  # 0 means a link to itself, which replaces nothing, and is no target
                 self._version = claim
+                if self._begin < 0 and not self._is_non_empty_directory:
+                    self._begin = offset
             number += 1
             if number % _ITEMS_PER_SLICE == 0:
                 yield None
@@ -387,7 +387,7 @@ class _LinkTable:
         link, meant = MemberToExtract.unpack(self._read_link(number).link), self._resolutions[number]
         rival, at = self._read_link(self._sources[number]), self._offsets[number]
         if meant == _REFERS_TO_REPLACED:
-            each = MemberToExtract.unpack(rival.version)._replace(path=link.path, name=link.name)
+            each = MemberToExtract.unpack(rival.version)._replace(path=link.path, name=link.name, at=link.at)
             return ResolvedLink(at, each, (rival.path, rival.version_at))
         name, copied = rival.path, None
         if meant == _REFERS_TO_NAME and _is_hard_link(rival.version):
@@ -445,17 +445,17 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         path = path or each.name
         above = path
         while above := above.rpartition(b"/")[0]:
-            begin, end = self._last_range_as_file_before(above, each.data)
-            if begin < each.data < end:
+            begin, end = self._last_range_as_file_before(above, each.at)
+            if begin < each.at < end:
                 raise Problem("extract", 0, text=f"a file has the name of the directory {printable_path(above)}")
         stretches = self.get(path)
         if stretches is None:
             return False
         last_begin, last_end = stretches[-1] if stretches else (0, 0)
         if is_directory:
-            return last_end == ARCHIVE_END and each.data < last_begin
-        begin, end = self._last_range_as_file_before(path, each.data)
-        if begin <= each.data < end:
+            return last_end == ARCHIVE_END and each.at < last_begin
+        begin, end = self._last_range_as_file_before(path, each.at)
+        if begin <= each.at < end:
             return last_end != ARCHIVE_END
         raise Problem("extract", 0, text="a directory that is not empty has its name")
 
