@@ -276,7 +276,6 @@ class ArchiveJob(TarJob):
         name = os.path.basename(self._archive_options.archive_file)
         try:
             self._write_archive_end(rank, layout)
-            rank.shared_instance(PieceRecords).remove_all_files()  # This removes the records of all ranks.
             status, unset = archive.commit(name, 0o666 & ~options.umask)
         except Problem as problem:
             self.remarks.append(f"{printable_path(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
@@ -286,6 +285,10 @@ class ArchiveJob(TarJob):
             self.remarks.append(f"the archive was not created; {advice}")
             return EXIT_STOPPED
         is_right = self._sync_directory_and_report(rank, unset)
+        try:  # After the rename, since without records a resumed run would write the whole archive again.
+            rank.shared_instance(PieceRecords).remove_all_files()
+        except Problem as problem:
+            self.remarks.append(f"the records of its progress could not be removed: {problem.strerror}")
         self._write_index(rank, layout, status)
         if not rank.collects_signature_entries or totals.failed:
             if rank.collects_signature_entries:

@@ -17,7 +17,7 @@ from tests.launch.launchers import HYDRA
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
-from tests.support.files import noise
+from tests.support.files import noise, same_contents
 from tests.support.held import held
 from tests.support.interrupted_archives import (
     SOON,
@@ -203,17 +203,60 @@ def test_without_resume_the_archive_starts_over(tree: Path, whole: Path) -> None
     assert_same(whole, tree.parent / "a.tar")
 
 
-@pytest.mark.parametrize("more", [(), ("--resume",)])
-def test_archive_with_its_final_mode_but_not_its_name_is_written_again(
-    more: Sequence[Argument], tree: Path, whole: Path
-) -> None:
+def test_archive_with_its_final_mode_starts_over_without_resume(tree: Path, whole: Path) -> None:
     """A run that is killed right before the archive gets its name leaves a file with the mode of the archive."""
     interrupt(tree, ranks=1, calls=1, call="renameat")
-    (name,) = left(tree.parent)
+    (name,) = [name for name in left(tree.parent) if name.endswith(".archive")]
     assert stat.S_IMODE(os.stat(tree.parent / name).st_mode) != 0o600
-    done = ptar("-c", "-q", *more, "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
+    done = ptar("-c", "-q", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
     assert (done.returncode, done.stderr, left(tree.parent)) == (0, b"", []), show(done)
     assert_same(whole, tree.parent / "a.tar")
+
+
+@pytest.mark.parametrize("letter", ["", "--zstd", "--gzip"])
+@pytest.mark.parametrize("call", ["fchmod", "renameat"])
+def test_resume_of_a_complete_archive_only_renames_it(call: str, letter: str, tree: Path) -> None:
+    """The records are removed after the archive has its name, so the resumed run reads no file."""
+    more = [letter] if letter else []
+    whole = made(tree, "whole.tar", *more)
+    interrupt(tree, *more, ranks=1, calls=1, call=call)
+    (name,) = [name for name in left(tree.parent) if name.endswith(".archive")]
+    inode, log = os.stat(tree.parent / name).st_ino, tree.parent / "log"
+    go_on(tree, *more, ranks=1, wrap=[*STRACE, "-o", str(log), "-e", "trace=openat,pwrite64,pwritev,copy_file_range"])
+    status = os.stat(tree.parent / "a.tar")
+    assert (status.st_ino, stat.S_IMODE(status.st_mode)) == (inode, stat.S_IMODE(os.stat(whole).st_mode))
+    assert_same(whole, tree.parent / "a.tar")
+    calls = log.read_text().splitlines()
+    assert [line for line in calls if re.search(r'openat\(\d+, "(f\d|large)', line)] == []
+    assert not any("copy_file_range" in line for line in calls)
+
+
+@pytest.mark.parametrize("call", ["fsync", "renameat", "unlinkat", "fchmod", "ftruncate"])
+def test_resume_completes_an_archive_that_was_killed_at_any_call(call: str, tmp_path: Path) -> None:
+    """The first run, and each resumed one, is killed at its next ``call``; each archive is the same as that of a whole
+    run.
+    """
+    require_strace()
+    tree = tmp_path / "tree"
+    for number in range(3):
+        (tree / f"d{number}").mkdir(parents=True)
+        (tree / f"d{number}/f").write_bytes(noise(70_000 + number))
+    whole, archive, number = made(tree, "whole.tar"), tree.parent / "a.tar", 0
+    words: list[Argument] = ["-c", "-q", *SOON, "-f", archive, "-C", tmp_path, "tree"]
+    while True:
+        number += 1
+        inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}"]
+        if ptar(*words, ranks=1, wrap=[*STRACE, "-o", "/dev/null", *inject]).returncode == 0:
+            break
+        is_complete = archive.exists()
+        assert not is_complete or same_contents(whole, archive)
+        again = ptar(*words, ranks=1, wrap=[*STRACE, "-o", "/dev/null", *inject])
+        assert again.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL, 75), show(again)
+        go_on(tree, ranks=1)
+        assert_same(whole, archive)
+        archive.unlink()
+    assert number > 1 and left(tmp_path) == []
+    assert_same(whole, archive)
 
 
 @pytest.mark.parametrize("damage", [damaged, replaced, truncated])

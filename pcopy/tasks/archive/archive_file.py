@@ -135,8 +135,6 @@ def _may_be_own_archive(directory: int, name: bytes, status: os.stat_result) -> 
 def _may_be_complete_archive(status: os.stat_result) -> bool:
     """Return True if an item with this ``status`` can be an archive of this user to which an interrupted run has given
     its final mode (``ArchiveFile.commit``), but not its final name.
-
-    Such a file is removed, never continued: the records of what it contains were removed before.
     """
     mode = stat.S_IMODE(status.st_mode)
     is_own_file = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
@@ -165,10 +163,9 @@ class ArchiveFile:
     def create(self, *, resume: bool) -> bool:
         """Create the file on rank 0, or open the one of an interrupted run, before any other rank opens it.
 
-        An unfinished archive of an interrupted run is kept if ``resume`` is true, and removed otherwise; it is removed
-        also if it has its final mode (``_may_be_complete_archive``). Return True if the file existed already, so that
-        its contents remain. Raise ``Problem`` if the file cannot be created or locked; one reason is that another
-        process is creating the same archive.
+        An unfinished archive of an interrupted run is kept if ``resume`` is true, and removed otherwise. Return True if
+        the file existed already, so that its contents remain. Raise ``Problem`` if the file cannot be created or
+        locked; one reason is that another process is creating the same archive.
         """
         while True:
             existed = unfinished_archive_status(self._directory, self._name) is not None
@@ -185,7 +182,10 @@ class ArchiveFile:
             # Between open and lock, another file may have taken the name: check that the locked file still has it.
             status = unfinished_archive_status(self._directory, self._name)
             if status is not None and status.st_ino == os.fstat(self._descriptor).st_ino:
-                if not existed or (resume and _may_be_own_archive(self._directory, self._name, status)):
+                if existed and resume and not _may_be_own_archive(self._directory, self._name, status):
+                    with errors_as_problem("chmod"):
+                        os.fchmod(self._descriptor, 0o600)  # the interrupted run had set the final mode
+                if not existed or resume:
                     break
                 with errors_as_problem("unlink"):
                     os.unlink(self._name, dir_fd=self._directory)
