@@ -60,7 +60,7 @@ def extracted(place: Path) -> dict[str, tuple[object, ...]]:
     """Return type, mode, contents, mtime and first name of each item. Directories made for their contents have a new
     mtime.
     """
-    found, first = {}, dict[int, str]()
+    found, first = dict[str, tuple[object, ...]](), dict[int, str]()
     for directory, directories, files in os.walk(place):
         for name in sorted(directories + files):
             path = Path(directory, name)

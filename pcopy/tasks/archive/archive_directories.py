@@ -6,17 +6,14 @@ The backend describes subtrees that contain nothing but directories and simple f
 
 from __future__ import annotations
 
+import errno
 import marshal
-import time
 import zlib
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pcopy.archive.headers import fits_name_field
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS, MAX_NAMES_IN_ROW
-from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.backend.member_batches import DescribeMembersBatch, DescribeMembersResult
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.descriptions import MIN_SPARSE_SIZE, MemberDescriber
@@ -29,14 +26,9 @@ from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import (
-    MAX_TASK_SECONDS,
-    call_deadline,
-    directory_slices_per_task,
-    should_task_continue,
-)
-from pcopy.tasks.base.tree_walk import directory_below, may_enter_subtrees, problem_of_other_directory
-from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.sibling_directories import directory_slices_per_task
+from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, problem_of_other_directory, walk_rows
+from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.files.existing import owner_columns_if_needed
 from pcopy.walk.visitor import stat_and_visit_names
 
@@ -44,8 +36,6 @@ DIRECTORIES_PER_GROUP = 32
 """Of this number of directories, about one begins a group. The backend begins a piece of the archive there, and tasks
 are divided there, so that pieces are the same in each run.
 """
-_NOT_BEGUN, _NOT_SIMPLE = b"dm"
-"""Letters of directories that the backend has not described (``DescribeMembersBatch``)."""
 
 
 class ArchiveDirectories(DivisibleTask, code=158, doing="scanning", is_note=False):
@@ -63,115 +53,63 @@ class ArchiveDirectories(DivisibleTask, code=158, doing="scanning", is_note=Fals
     estimated_operations = 0
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        tree = _TreeDescriber(rank, result)
-        tree.add(_Directories(self.place, unpack_names(self.names), unpack_numbers(self.inodes), self.is_apart))
-        yield from tree.describe_directories_while_others_work()
+        walk = _DescriptionWalk(rank, result, self.place if self.is_apart else None)
+        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        walk.put_back(Siblings(self.place, names, inodes, are_visited=False))
+        yield from walk.enter_directories_while_others_work()
 
 
-class _Directories(NamedTuple):
-    """Directories of ``parent`` that are not described yet: their names, sorted, and their inode numbers. ``is_apart``
-    is the field of ``ArchiveDirectories``.
+class _DescriptionWalk(TreeWalk):
+    """The visitor of ``ptar -c``: it describes directories and everything below them.
+
+    ``apart`` is the directory whose subdirectories may not be all that belong between them in the archive.
     """
 
-    parent: Place
-    names: Sequence[bytes]
-    inodes: Sequence[int]
-    is_apart: bool
+    may_divide_siblings = False  # the division into pieces would depend on it
 
-
-class _TreeDescriber:
-    """Describes the directories of one task, and those below them, while all other ranks have work, too. For the
-    remaining directories it spawns tasks.
-    """
-
-    def __init__(self, rank: Rank, result: TaskResult) -> None:
-        self._rank = rank
-        self._result = result
-        self._remaining: list[_Directories] = []
+    def __init__(self, rank: Rank, result: TaskResult, apart: Place | None) -> None:
+        super().__init__(rank, result)
+        self._apart = apart
         self._describing = rank.shared_instance(MemberDescriber)
-        self._deadline = time.monotonic() + MAX_TASK_SECONDS
 
-    def add(self, group: _Directories) -> None:
-        """Add directories to be described."""
-        if group.names:
-            self._remaining.append(group)
+    def may_be_rows(self, found: Siblings) -> bool:
+        return can_archive_subtrees(self._rank, found.parent)
 
-    def describe_directories_while_others_work(self) -> TaskSteps:
-        """Describe directories while all other ranks have work. Then spawn tasks for the remaining directories."""
-        has_begun = False
-        while self._remaining and (not has_begun or should_task_continue(self._rank, self._deadline)):
-            has_begun = True
-            group = self._remaining.pop()
-            slow: Iterable[tuple[bytes, int]] = zip(group.names, group.inodes, strict=True)
-            if can_archive_subtrees(self._rank, group.parent):
-                slow = yield from self._describe_subtrees(group)
-            yield from self._visit_directories(group.parent, slow)
-        for group in self._remaining:
-            spawn_archive_tasks(
-                self._rank, self._result, group.parent, group.names, group.inodes,
-                is_apart=group.is_apart, is_counted=True,
-            )  # fmt: skip
-
-    def _describe_subtrees(self, group: _Directories) -> TicketGenerator[list[tuple[bytes, int]]]:
-        """Describe directories with everything below them, by one call of the backend. Return the names and inode
-        numbers of those that are left to the slow path.
+    def open_parent(self, parent: Place) -> Sequence[int]:
+        """Return the descriptor of a directory. Raise ``Problem`` if its items must be left to the slow path, which
+        meets an error for each of them, and reports it.
         """
-        parent, names, inodes, _ = group
-        found = yield from self._describe_in_batch(group)
-        if found is None:
-            return [*zip(names, inodes, strict=True)]
-        codes = found.verdicts.codes
-        self._count_and_send(parent, found)
-        later = [row for row, code in enumerate(codes) if code == OutcomeCode.CANCELLED]
-        if later:
-            self.add(group._replace(names=[names[row] for row in later], inodes=[inodes[row] for row in later]))
-        self._result.count(counts.UNSCANNED, -codes.count(OutcomeCode.DONE))
-        for items in found.remaining:
-            below = directory_below(parent, items.directory, items.directory_inode)
-            rows = [row for row, letter in enumerate(items.kinds) if letter == _NOT_BEGUN]
-            self._result.count(counts.UNSCANNED, len(items.names))
-            self.add(
-                _Directories(below, [items.names[row] for row in rows], [items.inodes[row] for row in rows], False)
-            )
-            left = zip(items.names, items.inodes, items.kinds, strict=True)
-            yield from self._visit_directories(
-                below, [(name, inode) for name, inode, letter in left if letter == _NOT_SIMPLE]
-            )
-        return [
-            (name, inode)
-            for name, inode, code in zip(names, inodes, codes, strict=True)
-            if code not in (OutcomeCode.DONE, OutcomeCode.CANCELLED)
-        ]
+        rank, directories = self._rank, super().open_parent(parent)
+        device = rank.source_device(parent)
+        if device is None or rank.mover.generated_file_systems.is_on_pseudo_file_system(directories[0], device):
+            raise Problem("open", errno.ENOTSUP, on_source=True)
+        if rank.shared_instance(ReadPermissions).reads_all_files(device, directories[0]) is None:
+            raise Problem("open", errno.ENOTSUP, on_source=True)
+        return directories
 
-    def _describe_in_batch(self, group: _Directories) -> TicketGenerator[DescribeMembersResult | None]:
-        """Have the backend describe directories. Return None if it cannot describe any in their parent."""
-        rank, parent, describing = self._rank, group.parent, self._describing
-        try:
-            directory, device = rank.open_source_directory(parent), rank.source_device(parent)
-            if device is None or rank.mover.generated_file_systems.is_on_pseudo_file_system(directory, device):
-                return None
-        except Problem:
-            return None  # each directory meets the error on the slow path, and reports it
-        reads_all = rank.shared_instance(ReadPermissions).reads_all_files(device, directory)
-        if reads_all is None:
-            return None
+    def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[DescribeMembersResult]:
+        rank, parent, describing = self._rank, found.parent, self._describing
+        device = rank.source_device(parent) or 0
         batch = DescribeMembersBatch(
-            directory,
-            pack_names(group.names),
-            array("Q", group.inodes),
-            device,
-            MAX_NAMES_IN_ROW,
-            ALL_LEVELS,
-            call_deadline(rank),
+            *walk_rows(rank, directories[0], device, found),
             describing.archive_name_prefix(parent),
             [*describing.known_owners],
             MIN_SPARSE_SIZE - 1,
-            reads_all,
-            group.is_apart,
+            bool(rank.shared_instance(ReadPermissions).reads_all_files(device, directories[0])),
+            parent == self._apart,
             PIECE_MEMBERS,
             PIECE_BYTES,
         )
-        return (yield from rank.execute_batch(batch))
+        described = yield from rank.execute_batch(batch)
+        self._count_and_send(parent, described)
+        return described
+
+    def process_remaining_items(self, found: Siblings) -> TaskSteps:
+        """Leave directories that are not simple to the slow path."""
+        return self.visit_directories(found)
+
+    def spawn_tasks(self, found: Siblings) -> None:
+        spawn_archive_tasks(self._rank, self._result, found, is_apart=found.parent == self._apart)
 
     def _count_and_send(self, parent: Place, found: DescribeMembersResult) -> None:
         """Count what the backend has described below ``parent``, and send it to the rank that lays it out: that is this
@@ -190,14 +128,12 @@ class _TreeDescriber:
             owner = 0 if rank.program_options(ArchiveOptions).compress_as else rank.number
             result.spawn_task(DescribedMembersNote(marshal.dumps(records)), owner=owner)
 
-    def _visit_directories(self, parent: Place, listed: Iterable[tuple[bytes, int]]) -> TaskSteps:
-        """Pass directories of ``parent`` to the visitor, which describes them and spawns tasks that scan them.
-        ``listed`` are their names and the inode numbers that the listing has shown. If another directory has taken the
-        name of one, this is reported.
+    def visit_directories(self, found: Siblings) -> TaskSteps:
+        """Pass directories to the visitor, which describes them and spawns tasks that scan them. If another directory
+        has taken the name of one, this is reported.
         """
-        names = list[bytes]()
-        for name, inode in listed:
-            self._result.count(counts.UNSCANNED, -1)
+        parent, names = found.parent, list[bytes]()
+        for name, inode in zip(found.names, found.inodes, strict=True):
             if (problem := problem_of_other_directory(self._rank, parent, name, inode)) is None:
                 names.append(name)
             else:
@@ -234,29 +170,14 @@ def can_archive_subtrees(rank: Rank, place: Place) -> bool:
     )
 
 
-def spawn_archive_tasks(
-    rank: Rank,
-    result: TaskResult,
-    place: Place,
-    names: Sequence[bytes],
-    inodes: Sequence[int],
-    *,
-    is_apart: bool,
-    is_counted: bool = False,
-) -> None:
-    """Spawn tasks that describe the directories ``names`` of ``place``, which are sorted, with everything below them.
-
-    Args:
-        inodes: their inode numbers.
-        is_apart: the field of ``ArchiveDirectories``.
-        is_counted: True if they were counted as not scanned yet.
+def spawn_archive_tasks(rank: Rank, result: TaskResult, found: Siblings, *, is_apart: bool) -> None:
+    """Spawn tasks that describe the directories ``found``, which are sorted by name, with everything below them.
+    ``is_apart`` is the field of ``ArchiveDirectories``.
     """
-    prefix = rank.shared_instance(MemberDescriber).archive_name_prefix(place)
-    for share in _slices_of_groups(rank, prefix, names):
-        task = ArchiveDirectories(place, pack_names(names[share]), pack_numbers([*inodes[share]]), is_apart)
+    prefix = rank.shared_instance(MemberDescriber).archive_name_prefix(found.parent)
+    for share in _slices_of_groups(rank, prefix, found.names):
+        task = ArchiveDirectories(*found.part(share.start, share.stop).packed(), is_apart)
         result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
-    if not is_counted:
-        result.count(counts.UNSCANNED, len(names))
 
 
 def _slices_of_groups(rank: Rank, prefix: bytes, names: Sequence[bytes]) -> Iterator[slice]:

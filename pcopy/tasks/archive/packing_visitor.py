@@ -27,6 +27,7 @@ from pcopy.tasks.base.job_filters import report_excluded_items
 from pcopy.tasks.base.kind import TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.tree_walk import Siblings
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.copying import ItemVisitor
 from pcopy.walk.visitor import FoundItems
@@ -97,10 +98,9 @@ class ArchivingItemVisitor(ItemVisitor):
         # Names of a list, and names between which one is tried again, are not all that belong here in the archive.
         is_apart = bool(others or found.problems or self._rank.job.listed)
         self._describing.owner_names(found)
-        spawn_archive_tasks(
-            self._rank, self._result, place,
-            [names[row] for row in chosen], [found.rows.inode[row] for row in chosen], is_apart=is_apart,
-        )  # fmt: skip
+        directories = Siblings(place, [names[row] for row in chosen], [found.rows.inode[row] for row in chosen])
+        spawn_archive_tasks(self._rank, self._result, directories, is_apart=is_apart)
+        self._result.count(counts.UNSCANNED, len(chosen))
         return others
 
     def _add_description_record(self, found: FoundItems, row: int) -> ItemToArchive | None:

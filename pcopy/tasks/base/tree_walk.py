@@ -262,6 +262,9 @@ class TreeWalk(ABC):
     parent.
     """
 
+    may_divide_siblings: ClassVar[bool] = True
+    """False if one call of the backend gets all directories that were found together."""
+
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank = rank
         self._result = result
@@ -290,11 +293,12 @@ class TreeWalk(ABC):
         """
         raise NotImplementedError
 
-    @abstractmethod
     def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
         """Process the contents of the subdirectory ``name`` of ``parent`` by the slow path. ``inode`` is the number
-        that the listing has shown, ``other_inode`` that on the second side.
+        that the listing has shown, ``other_inode`` that on the second side. This is called only for directories that
+        have been processed themselves.
         """
+        raise NotImplementedError
 
     def visit_directories(self, found: Siblings) -> TaskSteps:
         """Process directories that were not processed themselves, by the slow path, and add those that are to be
@@ -302,9 +306,13 @@ class TreeWalk(ABC):
         """
         raise NotImplementedError
 
-    @abstractmethod
     def new_task(self, found: Siblings) -> DivisibleTask:
         """Return a task that processes the directories ``found`` and everything below them."""
+        raise NotImplementedError
+
+    def spawn_tasks(self, found: Siblings) -> None:
+        """Spawn tasks that process the directories ``found`` and everything below them."""
+        spawn_tasks_for_siblings(self._rank, self._result, found, self.new_task)
 
     def add(self, found: Siblings) -> None:
         """Add directories that the task has found, and that must be entered."""
@@ -324,9 +332,10 @@ class TreeWalk(ABC):
         while remaining and (not self._has_begun or self.should_enter_more_directories()):
             self._has_begun = True
             found = remaining.pop()
-            first = found.part(0, per_call.number) if len(found.names) > per_call.number else found
+            number = per_call.number if self.may_divide_siblings else len(found.names)
+            first = found.part(0, number) if len(found.names) > number else found
             are_rows = found.are_simple and self.may_be_rows(first)
-            if not are_rows and len(first.names) > 1:
+            if not are_rows and found.are_visited and len(first.names) > 1:
                 first = found.part(0, 1)
             if first is not found:
                 remaining.append(found.part(len(first.names)))
@@ -341,7 +350,7 @@ class TreeWalk(ABC):
                 per_call.number = DIRECTORIES_PER_CALL_WITH_THREADS
             yield None  # idle ranks get answers to their requests
         for found in remaining:
-            spawn_tasks_for_siblings(self._rank, self._result, found, self.new_task)
+            self.spawn_tasks(found)
 
     def should_enter_more_directories(self) -> bool:
         """Return True if the task should enter another directory itself."""
