@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pcopy.archive.headers import archived_sizes_of_regular_files, pax_mtime_header_block, trailing_file_header_fields
-from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch, ReadTarMembersBatch
-from pcopy.fsio.backend.columns import OutcomeCode, pack_names
+from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch
+from pcopy.fsio.backend.columns import OutcomeCode
 from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.member_batches import ReadTarMembersBatch
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 
@@ -46,24 +47,20 @@ def packed(make_backend: BackendFactory, place: Path, rows: dict[str, bytes]) ->
     room = bytearray(size) + GUARD
     names = [*map(Path, rows)]
     open_ones = {name: os.open(place / name, os.O_RDONLY) for name in sorted({str(name.parent) for name in names})}
-    places = [(open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/") for name in names]
+    runs = [
+        (open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/", os.fsencode(name.name) + b"\0", row)
+        for name, row in zip(names, rows.values(), strict=True)
+    ]
     owners = {(os.geteuid(), os.getegid()): trailing_file_header_fields(b"user", b"group")}
     try:
-        batch = ReadTarMembersBatch(
-            pack_names(os.fsencode(name.name) for name in names),
-            b"".join(rows.values()),
-            places,
-            room,
-            owners,
-            pax_mtime_header_block(),
-        )
+        batch = ReadTarMembersBatch(runs, room, owners, pax_mtime_header_block())
         judged = done(backend, batch)
     finally:
         for descriptor in open_ones.values():
             os.close(descriptor)
         backend.close()
     assert room.endswith(GUARD)
-    return [*judged.verdicts.codes], bytes(room[:size])
+    return [*judged.member_codes], bytes(room[:size])
 
 
 def test_python_reads_what_was_packed(make_backend: BackendFactory, place: Path) -> None:

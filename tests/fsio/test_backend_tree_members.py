@@ -1,4 +1,4 @@
-"""``DescribeMembersBatch`` and ``ReadTreeMembersBatch``, batches of the C backend only: subtrees as members of an
+"""``DescribeMembersBatch`` and ``ReadTarMembersBatch``, batches of the C backend only: subtrees as members of an
 archive.
 """
 
@@ -24,7 +24,7 @@ from pcopy.fsio.backend.member_batches import (
     ConsecutiveTreeMembers,
     DescribeMembersBatch,
     DescribeMembersResult,
-    ReadTreeMembersBatch,
+    ReadTarMembersBatch,
 )
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
@@ -104,7 +104,7 @@ def test_tarfile_reads_the_members(make_backend: BackendFactory, place: Path) ->
     backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     runs = [(directory, number, b"top/", piece.names, piece.rows)]
-    read = done(backend, ReadTreeMembersBatch(runs, room, owners, pax_mtime_header_block()))
+    read = done(backend, ReadTarMembersBatch(runs, room, owners, pax_mtime_header_block()))
     os.close(directory)
     backend.close()
     assert room.endswith(GUARD)
@@ -134,7 +134,7 @@ def test_changed_files_take_the_slow_path(make_backend: BackendFactory, place: P
     directory = os.open(place, os.O_RDONLY)
     owners = {(os.geteuid(), os.getegid()): trailing_file_header_fields(b"", b"")}
     runs = [(directory, piece.names.count(b"\0"), b"top/", piece.names, piece.rows)]
-    read = done(backend, ReadTreeMembersBatch(runs, bytearray(piece.size), owners, pax_mtime_header_block()))
+    read = done(backend, ReadTarMembersBatch(runs, bytearray(piece.size), owners, pax_mtime_header_block()))
     os.close(directory)
     backend.close()
     slow = [name for name, code in zip(names_of(piece), read.member_codes, strict=True) if code != OutcomeCode.DONE]

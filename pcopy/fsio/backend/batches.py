@@ -9,7 +9,7 @@ one. Each type of batch is a single step, so that the caller can select rows bet
   compares extended attributes, ``CopySmallFilesBatch`` copies files, and ``CreateSmallFilesBatch`` creates files from
   memory.
 - ``ReadSmallFilesBatch`` reads files for their digests.
-- ``FindItemsWithoutXattrsBatch`` and ``ReadTarMembersBatch`` archive small files.
+- ``FindItemsWithoutXattrsBatch`` finds files that are archived without a look at each.
 - ``SetMetadataBatch`` and ``SetUniformMetadataBatch`` set owners and modes of existing items; ``RemoveItemsBatch``
   removes items.
 
@@ -23,7 +23,6 @@ A result has one row for each row of its batch, in the same order. Rows that a b
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
@@ -41,7 +40,7 @@ MAX_NAMES_IN_ROW = 1023
 """Largest number of names of a directory that a row of the C backend can process with those below it."""
 
 MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
-"""Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,
+"""Format of a member of a ``ReadTarMembersBatch``, that is, of one file or directory: inode, size, st_dev, mtime,
 ctime, mode, user, group, bytes of the member in the archive.
 """
 
@@ -494,40 +493,3 @@ class FindItemsWithoutXattrsBatch(NamesInDirectoryBatch[BatchResult]):
 
     These items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
     """
-
-
-class ReadTarMembersBatch(FileOperationBatch[BatchResult]):
-    """Read small regular files, of several directories, as members of a tar archive.
-
-    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
-    changed, or needs a header of another kind gets ``SLOW_PATH``: the caller reads it; the contents of its part of
-    ``buffer`` are undefined then.
-
-    Fields:
-        names: names of the files, joined by slashes.
-        rows: status of the files and bytes in the archive, each in the format of ``MEMBER_ROW_FORMAT``, joined.
-        source_directories: for each directory its descriptor, the number of its rows, and the prefix of its names in
-            the archive.
-        buffer: the memory for the members, filled with zeros.
-        owner_fields: by (uid, gid), the last part of a tar header, from its type field on, and the sum of the bytes of
-            that part, for the checksum.
-        pax_header: the header block that precedes a pax record with an mtime.
-    """
-
-    names: bytes
-    rows: bytes
-    source_directories: Sequence[tuple[int, int, bytes]]
-    buffer: bytearray
-    owner_fields: dict[tuple[int, int], tuple[bytes, int]]
-    pax_header: bytes
-
-    @property
-    def directory(self) -> int:
-        return self.source_directories[0][0]
-
-    @property
-    def directory_descriptors(self) -> tuple[int, ...]:
-        return tuple({directory for directory, _, _ in self.source_directories})
-
-    def __len__(self) -> int:
-        return len(self.rows) // MEMBER_ROW_FORMAT.size

@@ -1,5 +1,5 @@
 """Batches for tar archives whose members lie in many directories: one describes subtrees as members, the other reads
-such members. Only the C backend has them.
+members. Only the C backend has them.
 """
 
 from __future__ import annotations
@@ -79,24 +79,27 @@ class DescribeMembersBatch(WalkBatch[DescribeMembersResult]):
     bytes_per_piece: int
 
 
-class ReadTreeMembersResult(BatchResult):
-    """The result of ``ReadTreeMembersBatch``. ``member_codes``: the code of each member, ``DONE`` or ``SLOW_PATH``."""
+class ReadTarMembersResult(BatchResult):
+    """The result of ``ReadTarMembersBatch``. ``member_codes``: the code of each member, ``DONE`` or ``SLOW_PATH``."""
 
     member_codes: bytearray
 
 
-class ReadTreeMembersBatch(FileOperationBatch[ReadTreeMembersResult]):
+class ReadTarMembersBatch(FileOperationBatch[ReadTarMembersResult]):
     """Read simple files, and make headers of simple directories, as members of a tar archive. A row has consecutive
     members below one directory.
 
-    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, or
-    has changed, gets ``SLOW_PATH``: the caller reads it; the contents of its part of ``buffer`` are undefined then.
+    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
+    changed, or needs a header of another kind gets ``SLOW_PATH``: the caller reads it; the contents of its part of
+    ``buffer`` are undefined then.
 
     Fields:
         runs: for each row the descriptor of the directory, the number of members, the prefix of their names in the
-            archive, their names, and their rows (``ConsecutiveTreeMembers``).
+            archive, their names (paths below the directory, each followed by a zero byte), and their status and bytes
+            in the archive, each in the format of ``MEMBER_ROW_FORMAT``.
         buffer: the memory for the members, filled with zeros.
-        owner_fields: by (uid, gid), the last part of a tar header, as in ``ReadTarMembersBatch``.
+        owner_fields: by (uid, gid), the last part of a tar header, from its type field on, and the sum of the bytes of
+            that part, for the checksum.
         pax_header: the header block that precedes a pax record with an mtime.
     """
 
@@ -113,8 +116,8 @@ class ReadTreeMembersBatch(FileOperationBatch[ReadTreeMembersResult]):
 
     @property
     def names(self) -> bytes:
-        """A name for each row, which is not used."""
-        return b"/".join([b"."] * len(self.runs))
+        """The name that a report of a slow operation shows for each row: that of the file, if the row has only one."""
+        return b"/".join([b"." if number > 1 or b"/" in names else names[:-1] for _, number, _, names, _ in self.runs])
 
     @property
     def directory_descriptors(self) -> tuple[int, ...]:

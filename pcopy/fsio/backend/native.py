@@ -23,7 +23,6 @@ from pcopy.fsio.backend.batches import (
     FindItemsWithoutXattrsBatch,
     ListNamesBatch,
     ListNamesResult,
-    ReadTarMembersBatch,
     SyncDirectoriesBatch,
 )
 from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
@@ -241,7 +240,7 @@ class NativeBackend:
 
     def _native_batch(self, batch: FileOperationBatch[Any]) -> NativeBatch:
         """Return an object with the batch as a C structure, which has pointers to the batch's columns."""
-        if isinstance(batch, (FindItemsWithoutXattrsBatch, ReadTarMembersBatch)):
+        if isinstance(batch, FindItemsWithoutXattrsBatch):
             return NativeBatchWithoutFallback(self._settings, batch)
         # A job without directories, or without subtrees, loads no module for them.
         if batch.row_kind == "directory":

@@ -7,7 +7,6 @@ object that processes the rows (items) which C defers, and stores them in the sa
 from __future__ import annotations
 
 import errno
-import os
 from array import array
 from collections.abc import Callable
 from itertools import accumulate
@@ -17,7 +16,6 @@ from typing import Any
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
-    MEMBER_ROW_FORMAT,
     BatchResult,
     BenchmarkCallsBatch,
     CompareXattrsBatch,
@@ -31,7 +29,6 @@ from pcopy.fsio.backend.batches import (
     ItemCounts,
     ReadSmallFilesBatch,
     ReadSmallFilesResult,
-    ReadTarMembersBatch,
     RemoveItemsBatch,
     RemoveItemsResult,
     SetMetadataBatch,
@@ -84,14 +81,6 @@ POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 """Types of the C pointers to columns, by the type code of their arrays."""
 OWNER_STRUCT = Struct("=III356s")
 """Format of the C structure ``pk_owner`` (native/backend.h): part of a tar header for one owner."""
-_PLACE_STRUCT = Struct("=iIII")
-"""Format of the C structure ``pk_place`` (native/backend.h): a directory that contains files to archive, and the prefix
-of their names in the archive.
-"""
-_MEMBER_BYTES_INDEX = MEMBER_ROW_FORMAT.size // 4 - 1
-"""Index of the last number in a ``MEMBER_ROW_FORMAT`` (bytes of the member in the archive), counted in units of 4
-bytes.
-"""
 _COLUMNS = [(name, POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in ALL_COLUMNS]
 
 
@@ -263,52 +252,12 @@ class NativeBatchWithoutFallback(NativeBatch):
     ``SLOW_PATH``, and the caller processes these items.
     """
 
-    def __init__(self, settings: BackendSettings, batch: FindItemsWithoutXattrsBatch | ReadTarMembersBatch) -> None:
-        kind = _lib.PK_BARE if isinstance(batch, FindItemsWithoutXattrsBatch) else _lib.PK_MEMBER
-        super().__init__(kind, batch, BatchResult(BatchOutcomeColumns(len(batch))), raise_unexpected_deferral)
+    def __init__(self, settings: BackendSettings, batch: FindItemsWithoutXattrsBatch) -> None:
+        super().__init__(_lib.PK_BARE, batch, BatchResult(BatchOutcomeColumns(len(batch))), raise_unexpected_deferral)
         self.batch.flags = native_batch_flags(settings)
-        if isinstance(batch, ReadTarMembersBatch):
-            self._set_member_pointers(batch)
-
-    def _set_member_pointers(self, batch: ReadTarMembersBatch) -> None:
-        """Set the pointers of the C structure to the columns of ``batch``. Raise ``ValueError`` if C would access
-        memory outside the buffers.
-        """
-        to = self.batch
-        offsets = array(
-            "Q",
-            accumulate(memoryview(batch.rows).cast("I")[_MEMBER_BYTES_INDEX :: MEMBER_ROW_FORMAT.size // 4], initial=0),
-        )
-        place, places, prefixes = array("I"), bytearray(), bytearray()
-        for number, (directory, rows, prefix) in enumerate(batch.source_directories):
-            places += _PLACE_STRUCT.pack(directory, _can_others_write(directory), len(prefixes), len(prefix))
-            prefixes += prefix
-            place.extend([number] * rows)
-        if offsets[-1] > len(batch.buffer) or len(place) != self.row_count:
-            raise ValueError("the buffer is too small for all members, or rows do not belong to a directory")
-        owners = b"".join([OWNER_STRUCT.pack(*ids, total, end) for ids, (end, total) in batch.owner_fields.items()])
-        to.owners, to.owners_number = self.column_pointer("pk_owner[]", owners), len(batch.owner_fields)
-        to.members = self.column_pointer("pk_member[]", batch.rows)
-        to.places = self.column_pointer("pk_place[]", places)
-        to.place = self.column_pointer("uint32_t[]", place)
-        to.prefixes = self.column_pointer("char[]", prefixes)
-        to.pax = self.column_pointer("uint8_t[512]", batch.pax_header)
-        to.arena = self.column_pointer("uint8_t[]", batch.buffer)
-        to.offsets = self.column_pointer("uint64_t[]", offsets)
 
     def fill_in_batch_result(self) -> None:
         mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
-
-
-def _can_others_write(directory: int) -> bool:
-    """Return True if another user may create or replace names in the open ``directory``, or if that cannot be found
-    out.
-    """
-    try:
-        status = os.fstat(directory)
-    except OSError:
-        return True
-    return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
 
 def mark_deferred_rows_for_slow_path(codes: bytearray) -> None:

@@ -17,8 +17,8 @@ from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.member_batches import (
     DescribeMembersBatch,
     DescribeMembersResult,
-    ReadTreeMembersBatch,
-    ReadTreeMembersResult,
+    ReadTarMembersBatch,
+    ReadTarMembersResult,
 )
 from pcopy.fsio.backend.native_batches import (
     OWNER_STRUCT,
@@ -32,7 +32,7 @@ from pcopy.fsio.backend.native_walk import NativeWalkBatch
 _ffi, _lib = _native.ffi, _native.lib
 
 _RUN_STRUCT = Struct("=i5IQ")
-"""Format of the C structure ``pk_run`` (native/backend.h): a row of a ``ReadTreeMembersBatch``."""
+"""Format of the C structure ``pk_run`` (native/backend.h): a row of a ``ReadTarMembersBatch``."""
 
 
 class NativeDescribeMembersBatch(NativeWalkBatch[DescribeMembersResult]):
@@ -61,21 +61,22 @@ class NativeDescribeMembersBatch(NativeWalkBatch[DescribeMembersResult]):
         result.packed_pieces = _ffi.buffer(pieces, divided * _ffi.sizeof("pk_piece"))[:]
 
 
-class NativeReadTreeMembersBatch(NativeBatch):
-    """A batch that reads members of an archive (``ReadTreeMembersBatch``), as a C structure."""
+class NativeReadTarMembersBatch(NativeBatch):
+    """A batch that reads members of an archive (``ReadTarMembersBatch``), as a C structure."""
 
-    def __init__(self, batch: ReadTreeMembersBatch) -> None:
+    def __init__(self, batch: ReadTarMembersBatch) -> None:
         rows = b"".join([rows for *_, rows in batch.runs])
         codes = bytearray(len(rows) // MEMBER_ROW_FORMAT.size)
-        result = ReadTreeMembersResult(BatchOutcomeColumns(len(batch)), codes)
-        super().__init__(_lib.PK_TREE_MEMBERS, batch, result, raise_unexpected_deferral)
+        result = ReadTarMembersResult(BatchOutcomeColumns(len(batch)), codes)
+        super().__init__(_lib.PK_MEMBERS, batch, result, raise_unexpected_deferral)
         names = b"".join([names for _, _, _, names, _ in batch.runs])
         runs, prefixes, offsets = bytearray(), bytearray(), array("Q", [0])
         first = names_at = 0
         for directory, number, prefix, some, packed in batch.runs:
             if some.count(b"\0") != number or len(packed) != number * MEMBER_ROW_FORMAT.size or some[-1:] not in b"\0":
                 raise ValueError("there is not one name for each member")
-            runs += _RUN_STRUCT.pack(directory, first, number, len(prefixes), len(prefix), 0, names_at)
+            others_may = _can_others_write(directory)
+            runs += _RUN_STRUCT.pack(directory, first, number, len(prefixes), len(prefix), others_may, names_at)
             prefixes += prefix
             first, names_at = first + number, names_at + len(some)
             offsets.append(offsets[-1] + sum(_bytes_in_archive(packed)))
@@ -97,6 +98,17 @@ class NativeReadTreeMembersBatch(NativeBatch):
         mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
 
 
+def _can_others_write(directory: int) -> bool:
+    """Return True if another user may create or replace names in the open ``directory``, or if that cannot be found
+    out.
+    """
+    try:
+        status = os.fstat(directory)
+    except OSError:
+        return True
+    return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
+
+
 def _bytes_in_archive(packed: bytes) -> Iterable[int]:
     """Return the bytes in the archive of each member in ``packed`` (``MEMBER_ROW_FORMAT``)."""
     unit = MEMBER_ROW_FORMAT.size // 4
@@ -107,5 +119,5 @@ def native_member_batch(settings: BackendSettings, batch: FileOperationBatch[Any
     """Return an object that has a batch about members of an archive as a C structure, and its result."""
     if isinstance(batch, DescribeMembersBatch):
         return NativeDescribeMembersBatch(settings, batch)
-    assert isinstance(batch, ReadTreeMembersBatch)
-    return NativeReadTreeMembersBatch(batch)
+    assert isinstance(batch, ReadTarMembersBatch)
+    return NativeReadTarMembersBatch(batch)

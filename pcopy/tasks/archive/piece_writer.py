@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
 from pcopy.archive.headers import (
     member_header,
@@ -20,10 +19,9 @@ from pcopy.archive.headers import (
 from pcopy.archive.member import DIRECTORY, FILE, HARD_LINK_MEMBER, ArchiveMember, rounded_up_to_multiple
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ReadTarMembersBatch
-from pcopy.fsio.backend.columns import OutcomeCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.backend.member_batches import ReadTreeMembersBatch
+from pcopy.fsio.backend.member_batches import ReadTarMembersBatch
 from pcopy.fsio.contents import contents_of_pseudo_file
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem, source_changed_problem
@@ -34,7 +32,6 @@ from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_file_digest, symlink_digest, type_byte
 from pcopy.tasks.archive.descriptions import ItemToArchive, check_matches_description, unpack_item_to_archive
 from pcopy.tasks.archive.simple_files import SimpleFiles
-from pcopy.tasks.archive.tree_members import TreeMembers
 from pcopy.tasks.archive.write_chunks import report_archived_item, report_incomplete_file, report_missing_metadata
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
@@ -239,7 +236,8 @@ class PieceMemberReader:
         """
         all_files = [run for piece in pieces for run in piece.runs if not isinstance(run, bytes)]
         made: list[ArchivedSimpleFiles] = []
-        for some in _groups_read_together(all_files):
+        for start in range(0, len(all_files), _MAX_DIRECTORIES):
+            some = all_files[start : start + _MAX_DIRECTORIES]
             whole = bytearray(sum(files.offsets[-1] for files in some))
             done = yield from self._read_with_backend(some, whole)
             room, at, row = memoryview(whole), 0, 0
@@ -315,23 +313,22 @@ class PieceMemberReader:
         if not self._rank.backend.has_directory_batches:
             return undone
         try:
-            places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
+            runs = [run for files in some for run in self._runs_of_batch(files)]
         except Problem:
             return undone  # each file meets the error when it is read, and reports it
         owners = {ids: trailing_file_header_fields(*names) for files in some for ids, names in files.owners.items()}
-        trees = [files for files in some if isinstance(files, TreeMembers)]
-        if trees:
-            runs = [(*place, files.packed_names, files.rows) for place, files in zip(places, trees, strict=True)]
-            read = yield from self._rank.execute_batch(
-                ReadTreeMembersBatch(runs, room, owners, pax_mtime_header_block())
-            )
-            return read.member_codes
-        names = b"/".join([pack_names(files.names) for files in some])
-        batch = ReadTarMembersBatch(
-            names, b"".join([files.rows for files in some]), places, room, owners, pax_mtime_header_block()
-        )
-        outcome = yield from self._rank.execute_batch(batch)
-        return outcome.verdicts.codes
+        read = yield from self._rank.execute_batch(ReadTarMembersBatch(runs, room, owners, pax_mtime_header_block()))
+        return read.member_codes
+
+    def _runs_of_batch(self, files: SimpleFiles) -> list[tuple[int, int, bytes, bytes, bytes]]:
+        """Return ``files`` as rows of a batch: one row, or one for each file, so that several threads read them. Raise
+        ``Problem`` if their directory cannot be opened.
+        """
+        directory = self._rank.sources[files.root].open(files.path)
+        if self._rank.backend.runs_in_poll:
+            return [(directory, len(files), files.prefix, files.zero_ended_names, files.rows)]
+        parts = [files.rows_in_range(row, row + 1) for row in range(len(files))]
+        return [(directory, 1, part.prefix, part.zero_ended_names, part.rows) for part in parts]
 
     def _place_of_parent_directory(self, described: ItemToArchive) -> Place:
         """Return the ``Place`` (position in the tree) of the directory that contains the item ``described``."""
@@ -383,15 +380,6 @@ class PieceMemberReader:
             described,
             ContentInfo(kind, member.size, digest, UNKNOWN_VERSION),
         )
-
-
-def _groups_read_together(all_files: Sequence[SimpleFiles]) -> Iterator[Sequence[SimpleFiles]]:
-    """Divide ``all_files`` into groups that one call of the backend reads. A group has either ``TreeMembers`` only, or
-    none of them.
-    """
-    for _, alike in groupby(all_files, type):
-        group = [*alike]
-        yield from (group[start : start + _MAX_DIRECTORIES] for start in range(0, len(group), _MAX_DIRECTORIES))
 
 
 def _append_contents(descriptor: int, start: int, length: int, data: bytearray) -> bool:

@@ -133,10 +133,14 @@ class SimpleFiles:
         return self.row_sort_key(0), self.packed_value
 
     @property
+    def zero_ended_names(self) -> bytes:
+        """The names, each followed by a zero byte."""
+        return b"\0".join([*self.names, b""])
+
+    @property
     def full_names(self) -> bytes:
         """The names in the archive, each followed by a zero byte."""
-        prefix = self.prefix
-        return b"".join([b"%b%b\0" % (prefix, name) for name in self.names])
+        return self.prefix + self.zero_ended_names[:-1].replace(b"\0", b"\0" + self.prefix) + b"\0"
 
     @property
     def used_owners(self) -> OwnerNames:

@@ -38,7 +38,7 @@ class TreeMembers(SimpleFiles):
         are those of ``SimpleFiles``.
         """
         super().__init__(root, path, prefix, [], rows, owners)
-        self.packed_names = packed_names
+        self._packed_names = packed_names
 
     def __len__(self) -> int:
         return len(self.rows) // MEMBER_ROW_FORMAT.size
@@ -46,12 +46,12 @@ class TreeMembers(SimpleFiles):
     @property
     def file_count(self) -> int:
         """Number of the members that are files."""
-        return len(self) - self.packed_names.count(b"/\0")
+        return len(self) - self._packed_names.count(b"/\0")
 
     def name_in_row(self, row: int) -> bytes:
         """Return the path of the member in this row, below ``path``."""
         if not self.names:
-            self.names = self.packed_names.split(b"\0")[:-1]
+            self.names = self._packed_names.split(b"\0")[:-1]
         return self.names[row]
 
     def rows_in_range(self, start: int, end: int) -> TreeMembers:
@@ -76,12 +76,12 @@ class TreeMembers(SimpleFiles):
 
     @property
     def packed_value(self) -> bytes:
-        fields = self.root, self.path, self.prefix, self.packed_names, self.rows, self.owners
+        fields = self.root, self.path, self.prefix, self._packed_names, self.rows, self.owners
         return _packed(self.offsets[-1], len(self), fields)
 
     @property
-    def full_names(self) -> bytes:
-        return self.prefix + self.packed_names[:-1].replace(b"\0", b"\0" + self.prefix) + b"\0"
+    def zero_ended_names(self) -> bytes:
+        return self._packed_names
 
 
 def _packed(size: int, number: int, fields: tuple[int, bytes, bytes, bytes, bytes, OwnerNames]) -> bytes:

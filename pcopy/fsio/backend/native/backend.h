@@ -24,13 +24,12 @@
 #define PK_LOOK 12
 #define PK_CHANGE 13
 #define PK_BARE 14
-#define PK_MEMBER 15
+#define PK_MEMBERS 15
 #define PK_COMPARE_TREES 16
 #define PK_MAKE 17
 #define PK_REMOVE_TREE 18
 #define PK_PATHS 19
 #define PK_DESCRIBE 20
-#define PK_TREE_MEMBERS 21
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
@@ -261,7 +260,7 @@ typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
 
-/* A row of PK_MEMBER: status of a file as the scan found it. whole: bytes of its member in the archive, with headers
+/* A member of PK_MEMBERS: status of an item as the scan found it. whole: bytes of its member in the archive, with headers
  * and padding. */
 typedef struct {
     uint64_t inode, size, device;
@@ -276,21 +275,15 @@ typedef struct {
     uint32_t first, members;
 } pk_piece;
 
-/* A row of PK_TREE_MEMBERS: `members` consecutive members, from the member number `first` on. Their names, of which the first
- * one is at the offset `names`, are paths below the directory (descriptor); those of directories end with a slash.
- * prefix_at and prefix_size are those of pk_place. */
+/* A row of PK_MEMBERS: `members` consecutive members, from the member number `first` on. Their names, of which the first one is
+ * at the offset `names`, are paths below the directory (descriptor); those of directories end with a slash. others_may:
+ * another user may replace files that are in this directory itself. In the archive, the names have a prefix: prefix_size
+ * bytes of the field "prefixes", from prefix_at on. */
 typedef struct {
     int32_t directory;
-    uint32_t first, members, prefix_at, prefix_size, unused;
+    uint32_t first, members, prefix_at, prefix_size, others_may;
     uint64_t names;
 } pk_run;
-
-/* A directory (descriptor) that contains files of PK_MEMBER. others_may: another user may replace files in it. In
- * the archive, names of these files have a prefix: prefix_size bytes of the field "prefixes", from prefix_at on. */
-typedef struct {
-    int32_t directory;
-    uint32_t others_may, prefix_at, prefix_size;
-} pk_place;
 
 /* The last part of a tar header, from the type field on, for files of this owner. sum: sum of its bytes, plus the 8
  * spaces that stand for the checksum field. */
@@ -309,7 +302,7 @@ typedef struct pk_batch {
     const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created a directory */
     uint32_t finished;    /* of PK_FINISH: number of all directories */
     uint8_t *outcomes;    /* of PK_FINISH: code of each directory, 0 at first, and if the slow path has to finish it; of
-                           * PK_TREE_MEMBERS: code of each member */
+                           * PK_MEMBERS: code of each member */
     pk_columns given, found, wanted; /* mode, owner or group in "wanted": 0xffffffff means unchanged */
     pk_verdicts verdicts;
     uint8_t *digests;
@@ -321,7 +314,7 @@ typedef struct pk_batch {
     const pk_tree *tree;
     pk_directory *directories;
     const uint64_t *offsets; /* for each row, where its file begins in the arena. There is room for its size and one
-                              * byte more; of PK_MEMBER: up to the next offset. Of PK_FINISH: two numbers for each
+                              * byte more; of PK_MEMBERS: up to the next offset. Of PK_FINISH: two numbers for each
                               * row, where its first path and its first mark begin */
     const uint16_t *modes; /* the new permission bits of items that are not directories, for each of the 4096 values */
     const uint16_t *directory_modes; /* the same for directories, for PK_CHANGE */
@@ -331,16 +324,14 @@ typedef struct pk_batch {
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */
-    const pk_owner *owners; /* the fields from here to "place" are those of PK_MEMBER; of PK_DESCRIBE: known owners */
+    const pk_owner *owners; /* the fields from here to "members" are those of PK_MEMBERS; of PK_DESCRIBE: known owners */
     uint32_t owners_number;
     const pk_member *members; /* one for each row */
-    const pk_place *places;
-    const uint32_t *place; /* index of the directory (pk_place) of each row */
-    const char *prefixes;  /* of PK_MEMBER: see pk_place; of PK_PATHS: the path of the parent directory, with a slash
+    const char *prefixes;  /* of PK_MEMBERS: see pk_run; of PK_PATHS: the path of the parent directory, with a slash
                             * and a zero at its end; of PK_FINISH: paths of directories, each ended by a zero */
-    const pk_run *runs;    /* of PK_TREE_MEMBERS: one for each row */
-    const char *paths;     /* of PK_TREE_MEMBERS: the names of all members, each ended by a zero */
-    const uint8_t *pax;    /* of PK_MEMBER: the header block that precedes a pax record with only an mtime */
+    const pk_run *runs;    /* of PK_MEMBERS: one for each row */
+    const char *paths;     /* of PK_MEMBERS: the names of all members, each ended by a zero */
+    const uint8_t *pax;    /* of PK_MEMBERS: the header block that precedes a pax record with only an mtime */
     uint64_t *removed;     /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
     int at_once;          /* rows that may modify the target directory at the same time; 0: no limit */
     /* Set by the C code only. */

@@ -24,13 +24,12 @@ static const struct {
     [PK_LOOK] = {pk_look_row, LOOKS},
     [PK_CHANGE] = {pk_change_row, CHANGES},
     [PK_BARE] = {pk_bare_row, LOOKS},
-    [PK_MEMBER] = {pk_member_row, LOOKS},
+    [PK_MEMBERS] = {pk_members_row, LOOKS},
     [PK_COMPARE_TREES] = {pk_compare_trees_row, LOOKS},
     [PK_MAKE] = {pk_make_row, NAMES},
     [PK_REMOVE_TREE] = {pk_remove_tree_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},
     [PK_DESCRIBE] = {pk_describe_row, LOOKS},
-    [PK_TREE_MEMBERS] = {pk_tree_members_row, LOOKS},
 };
 
 pk_row pk_row_of(const pk_batch *batch)

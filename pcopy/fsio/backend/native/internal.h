@@ -147,8 +147,7 @@ int pk_change_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_compare_trees_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_tree_members_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_members_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_describe_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* Functions for directories that are processed as a whole.
  *

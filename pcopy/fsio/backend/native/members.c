@@ -1,8 +1,6 @@
-/* Rows of PK_MEMBER: each row reads a small file, and writes header and contents of a tar member for it into the arena.
- * Files that this code does not handle are deferred.
- *
- * Rows of PK_TREE_MEMBERS: each row does that for consecutive members of the archive, which are files and directories below one
- * directory. The outcome of each member is stored.
+/* Rows of PK_MEMBERS: each row reads consecutive members of an archive, which are small files and directories below one directory,
+ * and writes header and contents of each into the arena. The outcome of each member is stored; the caller reads those that
+ * this code does not handle.
  *
  * The header is the one that pcopy/archive/headers.py makes for an item that needs no pax record except a time.
  */
@@ -104,23 +102,6 @@ static void put_headers(const pk_batch *batch, const pk_member *member, const pk
     put_header(member, owner, prefix, prefix_size, name, length, to);
 }
 
-int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row)
-{
-    const pk_member *member = &batch->members[row];
-    const pk_place *place = &batch->places[batch->place[row]];
-    const pk_owner *owner = owner_of(batch, member);
-    const char *name = batch->work->name[row];
-    const size_t length = strlen(name);
-    const uint32_t head = place->prefix_size > NAME ? 0 : head_of(member, owner, place->prefix_size + length);
-    uint8_t *to = batch->arena + batch->offsets[row];
-    if (!head || (member->size && !is_read(worker, place->directory, place->others_may != 0, name, member, to + head)))
-        return PK_DEFERRED;
-    put_headers(batch, member, owner, batch->prefixes + place->prefix_at, place->prefix_size, name, length, to);
-    batch->verdicts.bytes[row] = member->size;
-    atomic_fetch_add_explicit(&batch->work->moved, member->size, memory_order_relaxed);
-    return DONE;
-}
-
 /* The open directories on the way to the directory that was used last: that of the row, then, for each of `number`, its
  * descriptor and the end of its path (with a slash) in `path`. */
 typedef struct {
@@ -164,7 +145,7 @@ static int open_path(pk_worker *worker, opened_path *opened, const char *path, s
     return opened->number ? opened->descriptor[opened->number - 1] : opened->top;
 }
 
-int pk_tree_members_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+int pk_members_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const pk_run *const run = &batch->runs[row];
     const char *path = batch->paths + run->names, *const prefix = batch->prefixes + run->prefix_at;
@@ -179,7 +160,7 @@ int pk_tree_members_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         if (is_done && member->size) {
             const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
             const int directory = open_path(worker, &opened, path, (size_t)(name - path));
-            is_done = directory >= 0 && is_read(worker, directory, 1, name, member, to + head);
+            is_done = directory >= 0 && is_read(worker, directory, slash != NULL || run->others_may, name, member, to + head);
         }
         if (is_done) {
             put_headers(batch, member, owner, prefix, run->prefix_size, path, length, to);

@@ -47,11 +47,10 @@ int pk_oldest(pk_backend *backend, pk_doing *doing)
     } else if (batch != NULL) {
         const int of_source = doing->operation <= OP_GETXATTR || doing->operation == OP_READDIR ||
                               (batch->kind != PK_COPY && batch->kind != PK_COPY_TREE);
-        doing->directory = batch->kind == PK_SYNC     ? batch->synced[row]
-                           : batch->kind == PK_MEMBER ? batch->places[batch->place[row]].directory
-                           : batch->kind == PK_TREE_MEMBERS ? batch->runs[row].directory
-                           : of_source                ? batch->directory
-                                                      : batch->target;
+        doing->directory = batch->kind == PK_SYNC      ? batch->synced[row]
+                           : batch->kind == PK_MEMBERS ? batch->runs[row].directory
+                           : of_source                 ? batch->directory
+                                                       : batch->target;
         strncpy(doing->name, (of_source ? batch->work->name : batch->work->new_name)[row], sizeof doing->name - 1);
     }
     pthread_mutex_unlock(&backend->lock);
