@@ -174,20 +174,6 @@ def directory_below(parent: Place, path: bytes, inode: int, other_inode: int | N
     return Place(parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), other, False, False)
 
 
-def problem_of_replaced_directory(rank: Rank, parent: Place) -> Problem | None:
-    """Find out why a subdirectory of ``parent`` that was found before is missing. Return the error if another directory
-    is at the path of ``parent`` now, because a file system was mounted or unmounted there. Return None if it is the
-    same directory: then only the subdirectory was removed.
-    """
-    sources = rank.sources[parent.root]
-    sources.discard_directory(parent.path)
-    try:
-        sources.expected_mounts.check_mount_is_not_new(sources.open(parent.path, parent.source_id))
-    except Problem as problem:
-        return None if problem.errno == errno.ENOENT else problem
-    return None
-
-
 def problem_of_other_directory(rank: Rank, parent: Place, name: bytes, inode: int) -> Problem | None:
     """Return the error if another directory than the one with the ``inode`` number in the listing of ``parent`` has the
     ``name`` now, for example because a file system was mounted. Other errors are not returned: the slow path meets them

@@ -29,7 +29,6 @@ from pcopy.tasks.base.tree_walk import (
     directory_below,
     may_enter_subtrees,
     problem_of_other_directory,
-    problem_of_replaced_directory,
     spawn_tasks_for_names,
     walk_rows,
 )
@@ -43,8 +42,8 @@ MOUNT_POINT = 0
 """Value in place of a directory's inode number: a file system is mounted on the directory. It is entered
 nevertheless.
 """
-_REPLACED_LETTER, _WAITING_LETTER = b"!x"
-"""Letters of items that the backend has not changed (``ChangeTreesBatch``)."""
+_REPLACED_LETTER, _WAITING_LETTER, _DIRECTORY_LETTER = b"!xd"
+"""Letters of items that the backend has not changed (``ChangeTreesBatch``), and of directories."""
 
 
 class ChangeMetadataOfItems(DivisibleTask, code=115, doing="changing", is_note=False):
@@ -176,7 +175,8 @@ class _ChangeWalk(TreeWalk):
                         replaced.add(name)  # the numbers are compared, because some listings have wrong types
         for name in replaced:
             self._count_replaced_item(place, name)
-        yield from self._change_names(place, [name for name in found.names if name not in replaced])
+        names = [name for name in found.names if name not in replaced]
+        yield from self._change_names(place, names, directories=names)
 
     def _count_replaced_item(self, place: Place, name: bytes) -> None:
         """Count an item as failed whose name was taken by another item since it was found."""
@@ -185,21 +185,22 @@ class _ChangeWalk(TreeWalk):
         self._result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
 
     def _change_names(
-        self, place: Place, names: Sequence[bytes], entered: Collection[tuple[bytes, int]] = ()
+        self,
+        place: Place,
+        names: Sequence[bytes],
+        entered: Collection[tuple[bytes, int]] = (),
+        directories: Collection[bytes] = (),
     ) -> TaskSteps:
-        """Change items of directory ``place`` by the slow path. The directories ``entered`` (name, inode number) need
-        not be entered any more.
-        """
+        """Change items of directory ``place`` by the slow path. See ``change_listed_items``."""
         if not names:
             return
         try:
             directory = open_checked_directory(self._rank, place)
         except Problem as problem:
-            if not problem.changed:
-                self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
+            self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
         listed = ListNamesResult(BatchOutcomeColumns(1), pack_names(names))
-        yield from self.change_listed_items(place, directory, listed, entered)
+        yield from self.change_listed_items(place, directory, listed, entered, directories)
 
     def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
         """Change the contents of the directory ``name`` of ``parent``, if it still has this inode number."""
@@ -220,21 +221,29 @@ class _ChangeWalk(TreeWalk):
             else:
                 yield from spawn_tasks_for_names(rank, result, listing, partial(ChangeMetadataOfItems, place))
         except Problem as problem:
-            if not problem.changed:
-                result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
-            elif (replaced := problem_of_replaced_directory(rank, parent)) is not None:
-                result.count_item_as_failed(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
+            result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
 
     def change_listed_items(
-        self, place: Place, directory: int, listed: ListNamesResult, entered: Collection[tuple[bytes, int]] = ()
+        self,
+        place: Place,
+        directory: int,
+        listed: ListNamesResult,
+        entered: Collection[tuple[bytes, int]] = (),
+        directories: Collection[bytes] = (),
     ) -> TaskSteps:
         """Change the listed items of the open ``directory``. For files and links, the type and inode number in the
         listing may be enough; all others are statted first. The directories among them are added to those to be
         entered, except those in ``entered`` (name, inode number).
+
+        ``directories`` are names of directories in a listing that did not state types here (``listed.kinds``).
         """
         self._has_begun = True
         self._trigger_automounts(place)
         visitor, names = self._new_visitor(place), listed.names
+        visitor.listed_directories = directories
+        if _DIRECTORY_LETTER in listed.kinds:
+            pairs = zip(unpack_names(names), listed.kinds, strict=True)
+            visitor.listed_directories = [name for name, kind in pairs if kind == _DIRECTORY_LETTER]
         if listed.kinds and visitor.can_change_without_stat:
             names = yield from visitor.change_listed_files(directory, listed)
         yield from stat_and_visit_names(
@@ -284,6 +293,7 @@ class MetadataChangeVisitorProtocol(DirectoryVisitor, Protocol):
     """
 
     subdirectories: list[tuple[bytes, int]]
+    listed_directories: Collection[bytes]
 
     @property
     def can_change_without_stat(self) -> bool: ...

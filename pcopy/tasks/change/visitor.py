@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import (
@@ -87,11 +87,13 @@ class MetadataChangeVisitor:
         self._items: list[tuple[FoundItems, Sequence[int]]] = []
         self.subdirectories: list[tuple[bytes, int]] = []
         """Directories to enter, with their inode numbers (or ``MOUNT_POINT``)."""
+        self.listed_directories: Collection[bytes] = ()
+        """Names that the listing states to be directories: if one is missing, items below it may be missed."""
 
     def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
-        """Count and report an item that cannot be statted. A missing item is ignored unless the user has named it."""
+        """Count and report an item that cannot be statted, unless its absence is ignored."""
         is_named = self._is_command_line or self._is_listed
-        if problem.errno == errno.ENOENT and not is_named:
+        if self._may_ignore(name, problem):
             return
         self._result.count(counts.FOUND)
         if not is_named and self._selected.excludes_as_any_type(os.path.join(self._below_path, name)):
@@ -99,6 +101,11 @@ class MetadataChangeVisitor:
             self._result.item_recorder.record_item_outcome(ItemAction.SKIP, self._place, name, b"")
         else:
             self._report_failure(name, problem)
+
+    def _may_ignore(self, name: bytes, problem: Problem) -> bool:
+        """Return True if the item does not exist any more, is no directory, and was not named by the user."""
+        is_named = self._is_command_line or self._is_listed or name in self.listed_directories
+        return problem.errno == errno.ENOENT and not is_named
 
     def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
         """Report an item that could not be changed or statted as failed. ``size`` is its size in bytes, if it is a
@@ -449,10 +456,8 @@ class MetadataChangeVisitor:
         self._result.count(counts.MENDED, batch_result.verdicts.codes.count(OutcomeCode.DONE))
 
     def _report_failed_item_change(self, name: bytes, problem: Problem, size: int) -> None:
-        """Report an item that could not be changed as failed. A missing item is ignored unless the user has
-        named it.
-        """
-        if problem.errno == errno.ENOENT and not (self._is_command_line or self._is_listed):
+        """Report an item that could not be changed as failed, unless its absence is ignored."""
+        if self._may_ignore(name, problem):
             self._result.count(counts.FOUND, -1)
             self._result.count(counts.FOUND_BYTES, -size)
         else:

@@ -298,7 +298,8 @@ class FoundItemReporter:
         """Stat the items in ``rows``. Return two values: the status columns ``mask`` of those that could be statted,
         and their rows.
 
-        The other rows are added to ``items.unstatted``. An item that vanished is ignored, any other counts as failed.
+        The other rows are added to ``items.unstatted``. They count as failed, except vanished items that are no
+        directories: these are ignored.
         """
         names = items.names
         if items.directory < 0:
@@ -312,20 +313,26 @@ class FoundItemReporter:
         done = stated.verdicts.rows_with_code(OutcomeCode.DONE)
         remaining = [rows[row] for row in done]
         items.unstatted.update({*rows}.difference(remaining))
-        self._report_names_without_status(result, place, [names[row] for row in rows], stated.verdicts)
+        self._report_items_without_status(result, place, items, rows, stated.verdicts)
         return stated.rows.columns_of_selected_rows(done), remaining
 
-    def _report_names_without_status(
-        self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: BatchOutcomeColumns
+    def _report_items_without_status(
+        self,
+        result: TaskResult,
+        place: Place,
+        items: DirectoryItems,
+        rows: Sequence[int],
+        verdicts: BatchOutcomeColumns,
     ) -> None:
-        """Report those of ``names`` that could not be statted as failed; ``verdicts`` are the results of the stat. The
-        items are counted as found here, and nowhere else. Vanished items are ignored.
+        """Report those of ``items`` in ``rows`` that could not be statted as failed; ``verdicts`` are the results of
+        the stat. They are counted as found here, and nowhere else. Vanished items are ignored, except directories:
+        items below these may be missed.
         """
-        for row, code in enumerate(verdicts.codes):
-            problem = None if code == OutcomeCode.DONE else verdicts.problem(row)
-            if problem is not None and problem.errno != errno.ENOENT:
+        for index, (row, code) in enumerate(zip(rows, verdicts.codes, strict=True)):
+            problem = None if code == OutcomeCode.DONE else verdicts.problem(index)
+            if problem is not None and (problem.errno != errno.ENOENT or items.kinds[row] == DIRECTORY):
                 result.count(counts.FOUND)
-                result.count_item_as_failed(place, names[row], problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(place, items.names[row], problem, retry=RetryMode.NEVER)
 
     def _rows_not_excluded(
         self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int]

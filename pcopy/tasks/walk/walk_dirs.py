@@ -6,13 +6,12 @@ A task enters the directories that it finds as long as the other ranks have work
 tasks, which idle ranks can take. The names of a large directory are divided into several tasks.
 
 Rules: A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found
-(same inode). A directory that vanished meanwhile is ignored. A directory that cannot be listed is reported like any
-other item, but counts as failed, and neither as reported nor as skipped: each item counts once.
+(same inode). A directory that cannot be listed, for example because it vanished or was replaced meanwhile, is reported
+like any other item, but counts as failed, and neither as reported nor as skipped: each item counts once.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from bisect import bisect_left
@@ -34,7 +33,6 @@ from pcopy.tasks.base.tree_walk import (
     Siblings,
     TreeWalk,
     directory_below,
-    problem_of_replaced_directory,
     spawn_tasks_for_names,
     walk_rows,
 )
@@ -279,10 +277,7 @@ class _DirectoryWalk(TreeWalk):
                 below.path, inode, parent.source_id.mount_code
             )
         except Problem as problem:
-            if problem.errno != errno.ENOENT:
-                self._report_unlistable_directory(parent._replace(path=below.path), problem)
-            elif (replaced := problem_of_replaced_directory(rank, parent)) is not None:
-                self._report_unlistable_directory(parent, replaced)
+            self._report_unlistable_directory(parent._replace(path=below.path), problem)
             return
         if self._finder.request.same_device and identity.mount_code != parent.source_id.mount_code:
             return
