@@ -411,7 +411,7 @@ class CopyJob(PreparedJob):
         if self.job.options.select.has_filters:
             from pcopy.tools.filter_messages import empty_selection_text
 
-            if nothing := empty_selection_text(totals, self.job.options.select):
+            if nothing := empty_selection_text(self.job, totals):
                 self._remarks.append(nothing)
                 return EXIT_REFUSED
         if not self.job.options.writes_signature:

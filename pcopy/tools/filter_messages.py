@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.errors import RequestRefused
@@ -25,46 +26,56 @@ _PATTERN_RULE = "the last pattern that matches decides, and nothing in an exclud
 """The rule of patterns that users overlook most, for messages."""
 
 
-class _ExclusionTrackingSelector:
-    """The filters of a job, which remember whether they have excluded any item (``has_excluded``)."""
+class _SelectionCounter:
+    """The filters of a job, which count what they select and exclude, separately directories (``True``) and others."""
 
     def __init__(self, options: Options) -> None:
         self._filters = ItemSelector(options.select)
-        self.has_excluded = False
+        self._concerns_files = options.select.has_age_limit or options.select.has_size_limit
+        self.selected, self.excluded = Counter[bool](), Counter[bool]()
 
     def selects_item_at_path(self, path: bytes, status: os.stat_result) -> bool:
         """Return True if the filters select the item ``path`` (below its root) with this status."""
         is_selected = self._filters.selects_item_at_path(path, status.st_mode, status.st_size, status.st_mtime_ns)
-        self.has_excluded |= not is_selected
+        (self.selected if is_selected else self.excluded)[stat.S_ISDIR(status.st_mode)] += 1
         return is_selected
+
+    @property
+    def is_empty(self) -> bool:
+        """True if something was excluded, and no item was selected that is no directory. Directories are a selection if
+        only other directories were excluded, and no filter concerns the age or size of files.
+        """
+        has_selected = self.selected[False] or (self.selected[True] and not self._concerns_files)
+        return bool(self.excluded[False] and not self.selected[False]) or bool(self.excluded[True] and not has_selected)
+
+
+def is_selection_empty(job: Job, ahead: PreliminaryWalk, *, if_unknown: bool) -> bool:
+    """Return True if the filters exclude everything except directories; ``if_unknown`` if the walk ``ahead``, which
+    ends at a limit of entries and seconds, has not examined all sources, and for ``--from``.
+
+    Sources of which only directories are excluded are not empty, as for rsync, if others are selected.
+    """
+    if job.copy_options.list_file:
+        return if_unknown
+    options, counter = job.options, _SelectionCounter(job.options)
+    for root in job.roots:
+        if root.item:
+            counter.selects_item_at_path(root.item, os.lstat(source_path(root)))
+        else:
+            for _ in ahead.selected_items(
+                root.source, counter.selects_item_at_path, one_file_system=options.one_file_system
+            ):
+                if counter.selected[False]:
+                    return False
+    return counter.is_empty if ahead.is_complete else if_unknown
 
 
 def refuse_empty_selection(job: Job, ahead: PreliminaryWalk) -> None:
-    """Raise ``RequestRefused`` if it is certain that the filters exclude everything except directories.
-
-    Sources that contain only directories are accepted, since nothing is excluded there. Nothing is checked with
-    ``--from``.
-
-    Args:
-        job: the job.
-        ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
+    """Raise ``RequestRefused`` if it is certain that the filters of a job that has not begun exclude everything
+    (``is_selection_empty``).
     """
-    if job.copy_options.list_file:
-        return
-    roots, options = job.roots, job.options
-    looking = _ExclusionTrackingSelector(options)
-    for root in roots:
-        if root.item:
-            if looking.selects_item_at_path(root.item, os.lstat(source_path(root))):
-                return
-        elif any(
-            not stat.S_ISDIR(status.st_mode)
-            for _, status in ahead.selected_items(
-                root.source, looking.selects_item_at_path, one_file_system=options.one_file_system
-            )
-        ):
-            return
-    if ahead.is_complete and looking.has_excluded:
+    if is_selection_empty(job, ahead, if_unknown=False):
+        roots, options = job.roots, job.options
         sources = printable_path(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
         them = "it" if len(roots) == 1 else "them"
         raise RequestRefused(
@@ -102,13 +113,15 @@ def print_excluded_item_count(program: str, number: int, output_options: OutputO
         print_error(program, excluded_items_text(number, output_options.filter_origins))
 
 
-def empty_selection_text(totals: JobCounters, select: ItemFilters) -> str:
-    """Return a message if the filters of a job that has ended have selected nothing but directories, else ""."""
+def empty_selection_text(job: Job, totals: JobCounters) -> str:
+    """Return a message if the filters of a job that has ended have selected nothing (``is_selection_empty``), or ""."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
+        return ""
+    if totals.directories > len(job.roots) and not is_selection_empty(job, PreliminaryWalk(), if_unknown=True):
         return ""
     return (
         f"the filters have selected nothing of {count_with_noun(totals.excluded, 'item', 'items')}: "
-        f"{_empty_selection_reason(select)}"
+        f"{_empty_selection_reason(job.options.select)}"
     )
 
 

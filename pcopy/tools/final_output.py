@@ -177,8 +177,7 @@ class VerifyJobBase(PreparedJob):
         """Return True if the filters have excluded everything; in this case also add a remark for the user that says
         so.
         """
-        select = self.job.options.select
-        nothing = empty_selection_text(totals, select) if select.has_filters else ""
+        nothing = empty_selection_text(self.job, totals) if self.job.options.select.has_filters else ""
         if nothing:
             self._remarks.append(nothing)
         return bool(nothing)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import Completed, pcopy, pverify, show, start, succeed, summary
+from tests.support.command import Argument, Completed, pcopy, pverify, show, start, succeed, summary
 from tests.support.files import write
 
 PATTERNS = [".snapshot", "*.o", "!/top.o", "/only/here/", "!kept/", "*~"]
@@ -264,6 +264,47 @@ def test_filters_that_select_nothing_are_refused(area: Path, source: Path, order
     if status:
         assert b"the filters select nothing in it" in run.stderr and run.stderr.count(b"\n") == 1
         assert b"the filters have selected nothing of" in proof.stderr
+
+
+def paths_in(tree: Path) -> set[str]:
+    return {*subprocess.check_output(["find", "."], cwd=tree, text=True).splitlines()}
+
+
+DIRECTORIES = ("a", "a/b", "c")
+
+
+@pytest.mark.parametrize(
+    ("files", "pattern", "status"),
+    [
+        ((), "c", 0),
+        ((), "b", 0),
+        (("c/file",), "c", 0),
+        ((), "*", 2),
+        (("file",), "*", 2),
+        (("a/file",), "file", 2),
+    ],
+)
+@pytest.mark.parametrize("program", ["pcopy", "psync", "pverify", "pverify --create", "pverify --compare"])
+def test_selected_directories_are_a_selection_if_only_directories_are_excluded(
+    area: Path, program: str, files: Sequence[str], pattern: str, status: int
+) -> None:
+    """As for rsync, which refuses nothing."""
+    source, copy = area / "source", area / "copy"
+    for path in DIRECTORIES:
+        (source / path).mkdir(parents=True)
+    for path in files:
+        write(source / path, b"")
+    subprocess.run(["rsync", "-a", f"--exclude={pattern}", f"{source}/", area / "expected"], check=True)
+    words: tuple[Argument, ...] = (f"{source}/", f"{copy}/")
+    if program == "pverify --create":
+        words = ("--create", area / "signature", source)
+    elif program.startswith("pverify"):
+        words = (*(("--compare", "type") if "--compare" in program else ()), source, area / "expected")
+    run = pcopy(f"--exclude={pattern}", *words, program=program.partition(" ")[0])
+    assert run.returncode == status, show(run)
+    assert (b"nothing" in run.stderr) == bool(status), show(run)
+    if not status and "pverify" not in program:
+        assert paths_in(copy) == paths_in(area / "expected")
 
 
 def test_empty_source_with_filters_is_copied(area: Path) -> None:
