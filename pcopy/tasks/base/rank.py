@@ -544,14 +544,14 @@ class Rank(SourceAndTargetDirectories):
             directory = self.targets[place.root].open(self.path_below_target(place.root, place.path))
             if status_of_open_item(directory).st_dev != status_of_open_item(file_system).st_dev:
                 file_system = directory
-        lacks = space_failures.file_system_shortage(problem, file_system, size)
+        lacks, free = space_failures.file_system_shortage(problem, file_system, size)
         charged = space_failures.charged_quota_of_new_items(place, directory)
         self.running.shortages += ((problem.errno, charged),)
         in_a_row = tuple(each for number, each in self._consecutive_shortages() if number != errno.EROFS)
         where = space_failures.charge_description(charged, self.path_for_display(place, name, on_source=False))
         if why := space_failures.reason_to_stop(in_a_row, lacks, where):
             self.request_stop(f"{os.strerror(problem.errno)}: {why}", NO_SPACE_CODE)
-        return lacks or f"in {where}; the file system has room"
+        return lacks or f"in {where}; {free}"
 
     def _consecutive_shortages(self) -> tuple[tuple[int, Any], ...]:
         """Return the failures for lack of space since the last successful write of this rank, in the form of

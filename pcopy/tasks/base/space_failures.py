@@ -67,25 +67,29 @@ def charged_quota_of_new_items(place: Place, directory: int) -> ChargedQuota:
     return ChargedQuota((-1, b""), project, owner) if project else ChargedQuota((place.root, place.path), 0, owner)
 
 
-def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
-    """Return a text that says what the file system lacks for an item of ``size`` bytes; empty if statfs(2) shows no
-    shortage, or if the file system reports 0 blocks.
+def file_system_shortage(problem: Problem, file_system: int, size: int) -> tuple[str, str]:
+    """Return two texts: what the file system lacks for an item of ``size`` bytes, empty if statfs(2) shows no shortage,
+    and how much is free.
+
+    The second one states what statfs(2) shows now, when the failed item has released its space. The file system may
+    have been full before.
 
     Args:
         problem: the error of the item.
         file_system: descriptor of any directory on the file system.
     """
-    try:
+    if problem.errno == errno.EDQUOT:
+        return "", "a quota is used up"
+    with suppress(OSError):
         found = os.fstatvfs(file_system)
-    except OSError:
-        return ""
-    if problem.errno != errno.ENOSPC or not found.f_blocks:
-        return ""
-    free = found.f_frsize * (found.f_bfree if has_capability(CAP_SYS_RESOURCE) else found.f_bavail)
-    needed = max(found.f_frsize, 0 if problem.operation in _OPERATIONS_WITHOUT_DATA else size)
-    if free < needed:
-        return f"{format_size(free)} are free, and the item needs {format_size(needed)}"
-    return "no inode is free" if found.f_files and not found.f_favail else ""
+        if found.f_blocks:
+            free = found.f_frsize * (found.f_bfree if has_capability(CAP_SYS_RESOURCE) else found.f_bavail)
+            needed = max(found.f_frsize, 0 if problem.operation in _OPERATIONS_WITHOUT_DATA else size)
+            if free < needed:
+                return f"{format_size(free)} are free, and the item needs {format_size(needed)}", ""
+            lacks = "no inode is free" if found.f_files and not found.f_favail else ""
+            return lacks, f"{format_size(free)} are free in the file system now"
+    return "", "the free space of the file system is not known"
 
 
 def charge_description(charge: ChargedQuota, shown_path: bytes) -> str:
@@ -109,9 +113,7 @@ def reason_to_stop(in_a_row: tuple[ChargedQuota, ...], lacks: str, last: str) ->
         return lacks
     places = len(set(in_a_row))
     if places >= MAX_DISTINCT_SHORTAGES:
-        return (
-            f"{places} directories, projects or owners in a row had no room for items, though the file system has some"
-        )
+        return f"{places} directories, projects or owners in a row had no room for items"
     if len(in_a_row) >= MAX_SHORTAGES:
         return f"{count_with_noun(len(in_a_row), 'item', 'items')} in a row failed because there is no room in {last}"
     return ""
