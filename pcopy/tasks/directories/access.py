@@ -20,8 +20,8 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import item_status_or_none
 
 
-def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> None:
-    """Add missing owner permissions (0700) to the existing directory ``name``, if this process owns it. Raise
+def grant_owner_access(parent: int, name: bytes, present: os.stat_result | None = None) -> None:
+    """Add missing owner permissions (0700) to the directory ``name``, if it exists and this process owns it. Raise
     ``Problem`` if the mode cannot be changed.
 
     The mode is changed through a descriptor: if another process replaces the directory by a symbolic link, the target
@@ -29,9 +29,12 @@ def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> Non
 
     Args:
         parent: descriptor of the directory that contains ``name``.
-        present: status of ``name``.
+        present: status of ``name``; None if it is not known.
     """
-    if present.st_mode & 0o700 == 0o700 or has_capability(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
+    if has_capability(CAP_DAC_OVERRIDE):
+        return
+    present = present or item_status_or_none(parent, name)
+    if present is None or present.st_mode & 0o700 == 0o700 or present.st_uid != os.geteuid():
         return
     with closing_descriptor(open_o_path_descriptor(parent, name, on_source=False)) as node:
         status = status_of_open_item(node)
@@ -66,8 +69,5 @@ def regrant_owner_access(rank: Rank, place: Place) -> None:
         return
     targets = rank.targets[place.root]
     above, _, name = path.rpartition(b"/")
-    parent = targets.open(above)
-    present = item_status_or_none(parent, name)
-    if present is not None and stat.S_ISDIR(present.st_mode):
-        grant_owner_access(parent, name, present)
-        targets.discard_directory(path)
+    grant_owner_access(targets.open(above), name)
+    targets.discard_directory(path)

@@ -482,13 +482,12 @@ def _create_target(
         parent = rank.open_target_parent(task.parent, task.root)
         parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY_IDENTITY, False, False)
         parent_place = parent_place._replace(first_run=task.since)
-        made = ItemAction.COPY if is_target_new else _create_directory(rank, parent_place, parent, name, source)
-        # Inherited ACLs may deny this process access to a new directory, too.
-        if made is ItemAction.SKIP or not has_capability(CAP_DAC_OVERRIDE):
-            present = item_status_or_none(parent, name)
-            if present is None or not stat.S_ISDIR(present.st_mode):
-                return None, pack_action(ItemAction.SKIP, 0)
-            grant_owner_access(parent, name, present)
+        made = ItemAction.COPY
+        if not is_target_new:
+            made, present = _create_directory(rank, parent_place, parent, name, source)
+        if present is not None and not stat.S_ISDIR(present.st_mode):
+            return None, pack_action(ItemAction.SKIP, 0)
+        grant_owner_access(parent, name, present)  # inherited ACLs may deny access to a new directory, too
         targets.discard_directory(path)
     fresh = made is not ItemAction.SKIP
     target = targets.open(path)
@@ -518,12 +517,14 @@ def _create_target(
     return place, pack_action(made, differences)
 
 
-def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> ItemAction:
+def _create_directory(
+    rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result
+) -> tuple[ItemAction, os.stat_result | None]:
     """Create the directory ``name`` with mode 0700 in the open directory ``parent``. An existing item that is no
     directory is replaced if that is allowed. Raise ``Problem`` on failure.
 
     Return COPY if the directory was created by this job, now or in an earlier run; REPLACE if it has replaced another
-    item; SKIP if an existing item is kept.
+    item; SKIP if an existing item is kept. The second value is the status of an existing directory, or of a kept item.
 
     Args:
         parent_place: the directory that contains it.
@@ -533,7 +534,7 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
     for _ in range(2):
         try:
             call_with_retries(lambda: os.mkdir(name, 0o700, dir_fd=parent), NOTHING_DONE_ERRNOS)
-            return made
+            return made, None
         except FileExistsError:
             pass
         except OSError as error:
@@ -546,10 +547,10 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
             is_this_jobs = existing.is_from_earlier_run() and is_unfinished and not rank.names_late
             # An older birth time means that this job has only changed the directory's metadata.
             is_new = is_this_jobs and is_ctime_since_earlier_run(rank.job, parent_place, birth_time(parent, name))
-            return ItemAction.COPY if is_new else ItemAction.SKIP
+            return (ItemAction.COPY if is_new else ItemAction.SKIP), present
         if existing is not None:
             if not existing.may_be_replaced(source):
-                return ItemAction.SKIP
+                return ItemAction.SKIP, present
             existing.remove()
             made = ItemAction.REPLACE
     raise Problem("mkdir", errno.EEXIST)
