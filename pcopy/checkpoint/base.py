@@ -31,10 +31,10 @@ from pcopy.checkpoint.layout import (
     initial_tasks_file_name,
     run_directory_name,
 )
-from pcopy.checkpoint.record import checked_labelled_counts, is_tuple_of_ints, task_from_fields, unpickle_primitives
+from pcopy.checkpoint.record import SharePacker, is_tuple_of_ints, task_from_fields, unpack_shares, unpickle_primitives
 from pcopy.engine.backlog import FULL_FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
-from pcopy.engine.task import LabelledCounts, Task, task_batches
+from pcopy.engine.task import Share, Task, task_batches
 from pcopy.errors import path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.syncer import sync_file_if_supported
@@ -65,7 +65,7 @@ class InitialTasksFileHeader(NamedTuple):
 
 
 def write_initial_tasks(
-    directory: bytes, header: InitialTasksFileHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]
+    directory: bytes, header: InitialTasksFileHeader, shares: Iterable[Share], tasks: Iterable[Task]
 ) -> None:
     """Write the base of one rank, that is, the tasks with which it begins a run, as a file in ``directory``; bring the
     file to stable storage. The caller must sync ``directory``.
@@ -75,7 +75,7 @@ def write_initial_tasks(
     Args:
         directory: path of the directory of the run.
         header: first part of the file: rank, run, and on rank 0 phase and counters.
-        shares: parts of the counts in ``header``, each under a label; for rank 0 only.
+        shares: parts of the counts in ``header`` under labels; for rank 0 only.
         tasks: tasks with which the rank begins the run.
     """
     with create_file(os.path.join(directory, initial_tasks_file_name(header.rank))) as file:
@@ -86,7 +86,7 @@ def write_initial_tasks(
 
         write((RUN_BASE_FORMAT, JOB_FORMAT_VERSION, *header))
         remaining = iter(shares)
-        while some_shares := tuple(islice(remaining, _SHARES_PER_FRAME)):
+        while some_shares := tuple(map(SharePacker().pack_share, islice(remaining, _SHARES_PER_FRAME))):
             write(some_shares)
         count = 0
         for batch in task_batches(tasks, FULL_FRAME_BYTES):
@@ -118,20 +118,20 @@ def read_initial_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
     The iterator raises ``RequestRefused`` if the directory or the file is missing or damaged, or does not belong to the
     caller alone. It may do so after the last task, because only then it is certain that no task is missing.
     """
-    return (value for value in _labelled_counts_and_tasks(job_dir, run, rank) if isinstance(value, Task))
+    return (value for value in _shares_and_tasks(job_dir, run, rank) if isinstance(value, Task))
 
 
-def read_labelled_counts(job_dir: AnyPath, run: int) -> Iterator[LabelledCounts]:
-    """Yield the shares of the counts with which ``run`` begins: parts of the counts, each under a label. Raise
+def read_shares(job_dir: AnyPath, run: int) -> Iterator[Share]:
+    """Yield the shares of the counts with which ``run`` begins: parts of the counts under labels. Raise
     ``RequestRefused`` if a directory or the file is missing or damaged, or does not belong to the caller alone.
     """
-    for value in _labelled_counts_and_tasks(job_dir, run, 0):
+    for value in _shares_and_tasks(job_dir, run, 0):
         if isinstance(value, Task):
             return
         yield value
 
 
-def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task | LabelledCounts]:
+def _shares_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task | Share]:
     """Yield what the base file of ``rank`` in ``run`` contains: first the shares (labelled parts of the counts), then
     the tasks. Raise ``RequestRefused`` if a directory or the file is missing or damaged, or does not belong to the
     caller alone.
@@ -155,7 +155,7 @@ def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterato
             return
         if type(value) is tuple:
             with value_error_as_damaged_file_error(path, frame.offset):
-                yield from checked_labelled_counts(value)
+                yield from unpack_shares(value)
             continue
         if type(value) is not list:
             raise damaged_file_error(path, frame.offset, "the record contains neither tasks nor their number")

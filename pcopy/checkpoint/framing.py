@@ -61,14 +61,14 @@ class RecordFrame(NamedTuple):
     payload: bytes
 
 
-def write_record_frame(file: BinaryIO, payload: bytes, spooled: SpooledTasks | None = None) -> None:
-    """Append ``payload``, and behind it the contents of ``spooled``, to ``file``, after a header with their length and
-    a digest, by which a reader recognizes data that are incomplete or damaged. Do not sync the file. ``file`` is
-    unbuffered; ``payload`` is one or more pickles of protocol 5. Raise ``OSError``.
+def write_record_frame(file: BinaryIO, *pickles: bytes, spooled: SpooledTasks | None = None) -> None:
+    """Append a payload, which consists of ``pickles`` of protocol 5 and behind them the contents of ``spooled``, to
+    ``file``, after a header with its length and a digest, by which a reader recognizes data that are incomplete or
+    damaged. Do not sync the file, which is unbuffered. Raise ``OSError``.
     """
-    length = len(payload) + (spooled.size if spooled else 0)
-    digest = _frame_digest(length, chain((payload,), _blocks_of_spool(spooled)))
-    for data in chain((_FRAME_HEADER.pack(length, digest), payload), _blocks_of_spool(spooled)):
+    length = sum(map(len, pickles)) + (spooled.size if spooled else 0)
+    digest = _frame_digest(length, chain(pickles, _blocks_of_spool(spooled)))
+    for data in chain((_FRAME_HEADER.pack(length, digest), *pickles), _blocks_of_spool(spooled)):
         view = memoryview(data)
         while view:  # a write to an unbuffered file may be partial
             view = view[file.write(view) :]
@@ -239,7 +239,7 @@ class RecordFileWriter:
         try:
             if self._file is None:
                 self._file = create_file(os.path.join(self._directory, task_record_file_name(self._rank)))
-            write_record_frame(self._file, record.pack_as_bytes(), record.spooled)
+            write_record_frame(self._file, *record.pickles(), spooled=record.spooled)
             sync_file_if_supported(self._file.fileno())
             if not self._length:
                 sync_directory_at(self._directory)

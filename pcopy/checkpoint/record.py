@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
-from pcopy.engine.task import UNRECORDED, CountsOfLabels, LabelledCounts, Task, TaskId, TaskShares
+from pcopy.engine.task import UNRECORDED, CountsOfLabels, Share, Task, TaskId, TaskShares
 from pcopy.fast_named_tuple import NamedTuple
 
 TASK_ID_BYTES = 16
@@ -35,9 +35,7 @@ that has listed a directory of millions of names spawns the tasks for all of the
 _LABEL_OVERHEAD_BYTES = 512
 """Estimated size in bytes of the object in memory that holds the sums of one label."""
 _BYTES_PER_LABEL_IN_COLUMNS = 256
-"""Estimated size in bytes, when the record is made, of the counts of one label in ``CountsOfLabels``: a directory has
-such counts in two tasks.
-"""
+"""Estimated size in bytes of the counts of one label in ``CountsOfLabels``, when the record is made."""
 
 _PACKED_TASK_ID = struct.Struct(">IIQ")
 
@@ -86,7 +84,7 @@ class SpooledTasks(NamedTuple):
 
     file: BinaryIO
     size: int
-    count: int
+    number: int
 
 
 class EpochTaskRecord(NamedTuple):
@@ -109,9 +107,9 @@ class EpochTaskRecord(NamedTuple):
     """
     spawned_tasks: tuple[tuple[Any, ...], ...]
     """Tasks that were spawned in the epoch and are not done, as plain tuples."""
-    shares: tuple[LabelledCounts, ...] = ()
-    """Parts of ``counts``, each under a label. If a resumed job repeats the work of a label, it subtracts these
-    parts.
+    shares: tuple[tuple[Any, ...], ...] = ()
+    """Parts of ``counts`` under labels, packed by a ``SharePacker``. If a resumed job repeats the work of a label, it
+    subtracts these parts. A label may occur several times.
     """
     checkpoint_cut_time: int = 0
     """Time of the end of the epoch by the clock of the destination's file system, in nanoseconds since 1970; 0 if
@@ -123,9 +121,9 @@ class EpochTaskRecord(NamedTuple):
     spooled: SpooledTasks | None = None
     """Further tasks that were spawned in the epoch, some of which may be done; None if there are none."""
 
-    def pack_as_bytes(self) -> bytes:
-        """Return the record as bytes: a series of pickles, so that a reader can load one at a time. The tasks in
-        ``spooled`` are not included; they follow.
+    def pickles(self) -> list[bytes]:
+        """Return the record as a series of pickles, so that a reader can load one at a time. They are not joined: that
+        would need twice the memory. The tasks in ``spooled`` are not included; they follow.
 
         The pickles are a ``RecordHead``, the packed ids of done tasks, the shares, and tuples of spawned tasks.
         """
@@ -134,21 +132,18 @@ class EpochTaskRecord(NamedTuple):
             *numbers,
             self.counts,
             len(self.done_ids) // TASK_ID_BYTES,
-            len(self.spawned_tasks) + (self.spooled.count if self.spooled else 0),
+            len(self.spawned_tasks) + (self.spooled.number if self.spooled else 0),
             self.checkpoint_cut_time,
         )
-        packed = io.BytesIO()
-        for part in (head, self.done_ids, self.shares):
-            packed.write(dump_primitives(part))
-        _write_spawned_tasks(self.spawned_tasks, packed)
-        return packed.getvalue()
+        parts = (dump_primitives(part) for part in (head, self.done_ids, self.shares))
+        return [*parts, *_pickled_tasks(self.spawned_tasks)]
 
 
-def _write_spawned_tasks(tasks: Iterable[tuple[Any, ...]], file: BinaryIO) -> None:
-    """Write ``tasks`` to ``file``, as pickles of limited size."""
+def _pickled_tasks(tasks: Iterable[tuple[Any, ...]]) -> Iterator[bytes]:
+    """Yield ``tasks`` as pickles of limited size."""
     remaining = iter(tasks)
     while some := tuple(islice(remaining, _TASKS_PER_PICKLE)):
-        file.write(dump_primitives(some))
+        yield dump_primitives(some)
 
 
 def read_record_head(payload: bytes) -> RecordHead:
@@ -158,34 +153,79 @@ def read_record_head(payload: bytes) -> RecordHead:
     return _load_record_head(io.BytesIO(payload))
 
 
-def unpack_task_record(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts, ...], Iterator[Task]]:
-    """Return what the packed record ``payload`` contains: the head, the packed ids of done tasks, the shares (labelled
-    parts of the counts), and an iterator over the spawned tasks.
+def unpack_task_record(payload: bytes) -> tuple[RecordHead, bytes, Iterator[Share], Iterator[Task]]:
+    """Return what the packed record ``payload`` contains: the head, the packed ids of done tasks, and iterators over
+    the shares (labelled parts of the counts) and the spawned tasks.
 
-    The iterator unpacks the spawned tasks in groups. The function and the iterator raise ``ValueError`` if ``payload``
-    is not a record.
+    The tasks are unpacked in groups. The function and the iterators raise ``ValueError`` if ``payload`` is not a
+    record.
     """
     stream = io.BytesIO(payload)
     head = _load_record_head(stream)
     done = _load_primitives(stream)
     if type(done) is not bytes or len(done) != head.done_count * TASK_ID_BYTES:
         raise ValueError("the ids of done tasks are invalid, or not as many as the head of the record says")
-    shares = checked_labelled_counts(_load_primitives(stream))
+    shares = unpack_shares(_load_primitives(stream))
     return head, done, shares, _spawned_tasks(stream, head.spawned_count, len(payload))
 
 
-def checked_labelled_counts(value: Any) -> tuple[LabelledCounts, ...]:
-    """Return ``value`` if it consists of shares of the counts, (label, ((index of the counter, number), ...)) each;
-    raise ``ValueError`` otherwise.
+class SharePacker:
+    """Packs shares of the counts as plain tuples: a share under one label stays what it is, and of ``CountsOfLabels``
+    only those counters are kept that are not 0, and only that part of the prefix which the one before does not have.
+    In a deep tree, most prefixes continue the one before.
+    """
+
+    def __init__(self) -> None:
+        self._prefix = b""
+
+    def pack_share(self, share: Share) -> tuple[Any, ...]:
+        """Return the share as a tuple: (label, ((index of the counter, number), ...)), or (number of bytes that its
+        prefix has in common with the one before, the rest of the prefix, labels, counters, columns).
+        """
+        if not isinstance(share, CountsOfLabels):
+            return share
+        before, self._prefix = self._prefix, share.prefix
+        common = min(len(before), len(share.prefix))
+        if before[:common] != share.prefix[:common]:
+            common = 0
+        nonzero = [row for row, column in enumerate(share.columns) if any(column)]
+        counters, columns = (share.counters[row] for row in nonzero), (tuple(share.columns[row]) for row in nonzero)
+        return common, share.prefix[common:], share.labels, tuple(counters), tuple(columns)
+
+
+def unpack_shares(value: Any) -> Iterator[Share]:
+    """Yield the shares of the counts that one ``SharePacker`` has packed. Raise ``ValueError`` if ``value`` does not
+    consist of such tuples.
     """
     if type(value) is not tuple:
         raise ValueError("the shares of the counts are not valid")
-    for share in value:
-        if not (type(share) is tuple and len(share) == 2 and type(share[0]) is bytes and type(share[1]) is tuple):
+    prefix = b""
+    for fields in value:
+        if not _is_packed_share(fields):
             raise ValueError("a share of the counts is not valid")
-        if not all(is_tuple_of_ints(each) and len(each) == 2 for each in share[1]):
-            raise ValueError("a share of the counts is not valid")
-    return value
+        if len(fields) == 2:
+            yield fields
+        else:
+            prefix = prefix[: fields[0]] + fields[1]
+            yield CountsOfLabels(prefix, *fields[2:])
+
+
+def _is_packed_share(fields: Any) -> bool:
+    """Return True if ``SharePacker`` may have packed ``fields``."""
+    if type(fields) is not tuple or len(fields) not in (2, 5):
+        return False
+    if len(fields) == 2:
+        label, counts = fields
+        is_valid = type(counts) is tuple and all(is_tuple_of_ints(each) and len(each) == 2 for each in counts)
+        return type(label) is bytes and is_valid
+    common, prefix, labels, counters, columns = fields
+    if not (type(common) is int and type(prefix) is type(labels) is bytes and is_tuple_of_ints(counters)):
+        return False
+    return (
+        type(columns) is tuple
+        and len(columns) == len(counters)
+        and all(is_tuple_of_ints(each) and len(each) == labels.count(b"\0") + 1 for each in columns)
+    )
 
 
 def _spawned_tasks(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
@@ -298,7 +338,8 @@ class TaskRecordCollector:
         self._done = bytearray()
         self._counts: list[int] = []
         self._shares: dict[bytes, tuple[tuple[int, int], ...]] = {}
-        self._tables: list[CountsOfLabels] = []
+        self._tables: list[tuple[Any, ...]] = []
+        self._packer = SharePacker()
         self.memory_bytes = 0
         """Approximate bytes of memory that the collected tasks and counts would take if all were in memory."""
         self._spawned_bytes = 0
@@ -318,10 +359,11 @@ class TaskRecordCollector:
         others until the next record.
         """
         try:
-            file, size, count = self._spooled or SpooledTasks(self._open_spool(), 0, 0)
+            file, size, number = self._spooled or SpooledTasks(self._open_spool(), 0, 0)
             file.seek(size)
-            _write_spawned_tasks(map(tuple, self._spawned.values()), file)
-            self._spooled = SpooledTasks(file, file.tell(), count + len(self._spawned))
+            for pickled in _pickled_tasks(map(tuple, self._spawned.values())):
+                file.write(pickled)
+            self._spooled = SpooledTasks(file, file.tell(), number + len(self._spawned))
         except OSError:
             self._has_spool_failed = True
             return
@@ -359,23 +401,24 @@ class TaskRecordCollector:
             self._counts[index] += counts[index]
         for each in shares:
             if isinstance(each, CountsOfLabels):
-                self._tables.append(each)
-                number = len(each.columns[0])
-                self.memory_bytes += len(each.labels) + number * (len(each.prefix) + _BYTES_PER_LABEL_IN_COLUMNS)
-            elif self._add_share(*each):
-                self.memory_bytes += len(each[0]) + _LABEL_OVERHEAD_BYTES
+                packed = self._packer.pack_share(each)
+                self._tables.append(packed)
+                self.memory_bytes += len(packed[1]) + len(each.labels)
+                self.memory_bytes += len(each.columns[0]) * _BYTES_PER_LABEL_IN_COLUMNS
+            else:
+                self._add_share(*each)
 
-    def _add_share(self, label: bytes, share: tuple[tuple[int, int], ...]) -> bool:
-        """Add counts under a label. Return True if it is a new label."""
+    def _add_share(self, label: bytes, share: tuple[tuple[int, int], ...]) -> None:
+        """Add counts under a label."""
         before = self._shares.get(label)
         if before is None:
             self._shares[label] = share
-            return True
+            self.memory_bytes += len(label) + _LABEL_OVERHEAD_BYTES
+            return
         sums = dict(before)
         for counter, number in share:
             sums[counter] = sums.get(counter, 0) + number
         self._shares[label] = tuple(sums.items())
-        return False
 
     def set_phase(self, phase: int) -> None:
         """Set the number of the phase that is written into the records from now on."""
@@ -401,11 +444,9 @@ class TaskRecordCollector:
         self._clear()
         return record
 
-    def _nonzero_shares(self) -> Iterator[LabelledCounts]:
-        """Yield the shares of the next record: for each label the sums of its counts, without counters that are 0."""
-        for table in self._tables:
-            for label, share in table.labelled_counts():
-                self._add_share(label, share)
+    def _nonzero_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the shares of the next record, packed, without counters that are 0."""
+        yield from self._tables
         for label, sums in self._shares.items():
             if share := tuple((counter, number) for counter, number in sums if number):
                 yield label, share

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pcopy.checkpoint import directory
 from pcopy.checkpoint.base import (
@@ -30,7 +30,7 @@ from pcopy.checkpoint.base import (
     first_frame_fields,
     initial_tasks_path,
     read_initial_tasks_header,
-    read_labelled_counts,
+    read_shares,
     write_initial_tasks,
 )
 from pcopy.checkpoint.base import read_initial_tasks as read_initial_tasks
@@ -61,7 +61,7 @@ from pcopy.checkpoint.record import (
 )
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives
-from pcopy.engine.task import LabelledCounts, Task
+from pcopy.engine.task import CountsOfLabels, Share, Task, labelled_counts
 from pcopy.errors import RequestRefused, path_refused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
@@ -69,6 +69,9 @@ from pcopy.text import printable_path
 
 CURRENT_RUN_FORMAT = "pcopy-checkpoint"
 """Name of the format, at the beginning of the file ``current``, which names the last run of a job."""
+
+
+T = TypeVar("T")
 
 
 class JobProgress(NamedTuple):
@@ -204,20 +207,12 @@ def write_next_run(
     new = JobProgress(old.run + 1, size, old.phase, 0, old.counts, old.checkpoint_cut_time)
     with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
-        shares = _recorded_labelled_counts(job, old)
+        shares = _recorded_shares(job, old)
         if replacement is not None:
             replacement.examine_tasks(old.run, remaining)
             tasks = replacement.replacement_tasks()
-            new = new._replace(
-                counts=_counts_minus_labelled_counts(
-                    old.counts, (share for share in shares if replacement.are_counts_to_be_subtracted(share[0]))
-                )
-            )
-            shares = (
-                share
-                for share in _recorded_labelled_counts(job, old)
-                if not replacement.are_counts_to_be_subtracted(share[0])
-            )
+            new = new._replace(counts=_counts_minus_shares(old.counts, shares, replacement.are_counts_to_be_subtracted))
+            shares = _shares_of_other_labels(_recorded_shares(job, old), replacement.are_counts_to_be_subtracted)
         new = new._replace(counts=_counts_raised_to_minimum(new.counts, least_counts))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
         _write_files_of_new_run(job, new, kept, open_spool, shares)
@@ -239,30 +234,42 @@ def _counts_raised_to_minimum(counts: tuple[int, ...], least_counts: Mapping[int
     return tuple(raised)
 
 
-def _counts_minus_labelled_counts(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -> tuple[int, ...]:
-    """Return ``counts``, a number for each counter, minus ``shares`` (labelled parts of them). Used if the work under
-    these labels is repeated.
+def _counts_minus_shares(
+    counts: tuple[int, ...], shares: Iterable[Share], is_subtracted: Callable[[bytes], bool]
+) -> tuple[int, ...]:
+    """Return ``counts``, a number for each counter, minus those ``shares`` (labelled parts of them) for whose label
+    ``is_subtracted`` returns True, because the work under it is repeated.
     """
     reduced = list(counts)
-    for _, share in shares:
-        for counter, number in share:
+    for label, share in labelled_counts(shares):
+        for counter, number in share if is_subtracted(label) else ():
             reduced += [0] * (counter + 1 - len(reduced))
             reduced[counter] -= number
     return tuple(reduced)
 
 
-def _recorded_labelled_counts(job: bytes, old: JobProgress) -> Iterator[LabelledCounts]:
-    """Yield the shares (parts of the counts, each under a label) of all complete records of the run ``old``, and those
-    with which it began. A label may occur several times.
+def _shares_of_other_labels(shares: Iterable[Share], is_subtracted: Callable[[bytes], bool]) -> Iterator[Share]:
+    """Yield ``shares`` without those labels for which ``is_subtracted`` returns True."""
+    for share in shares:
+        labels = [label for label, _ in labelled_counts((share,))]
+        if not any(map(is_subtracted, labels)):
+            yield share
+        elif isinstance(share, CountsOfLabels):
+            yield from (each for each in share.labelled_counts() if not is_subtracted(each[0]))
+
+
+def _recorded_shares(job: bytes, old: JobProgress) -> Iterator[Share]:
+    """Yield the shares (parts of the counts under labels) of all complete records of the run ``old``, and those with
+    which it began. A label may occur several times.
     """
-    yield from read_labelled_counts(job, old.run)
+    yield from read_shares(job, old.run)
     for rank in range(old.size):
         for _, shares, _ in _records_used_by_resume(job, old, rank):
             yield from shares
 
 
 def _write_files_of_new_run(
-    job: bytes, new: JobProgress, tasks: Iterable[Task], open_spool: OpenSpool, shares: Iterable[LabelledCounts] = ()
+    job: bytes, new: JobProgress, tasks: Iterable[Task], open_spool: OpenSpool, shares: Iterable[Share] = ()
 ) -> None:
     """Write the files with which the ranks begin the run ``new`` (their tasks, and on rank 0 the counts) durably, then
     make it the current run. Raise ``OSError``.
@@ -272,7 +279,7 @@ def _write_files_of_new_run(
         new: number, ranks, phase and counts of the run.
         tasks: tasks with which the run begins; they are dealt out to its ranks.
         open_spool: opens a temporary file for sorting.
-        shares: parts of the counts, each under a label.
+        shares: parts of the counts under labels.
     """
     path = os.path.join(job, run_directory_name(new.run))
     remove_run_directory(path)  # an earlier attempt to write it may have been interrupted by a crash
@@ -415,9 +422,9 @@ def _remaining_tasks(job: bytes, progress: JobProgress, open_spool: OpenSpool) -
 
 def _records_used_by_resume(
     job: bytes, progress: JobProgress, rank: int
-) -> Iterator[tuple[bytes, tuple[LabelledCounts, ...], Iterator[Task]]]:
+) -> Iterator[tuple[bytes, Iterator[Share], Iterator[Task]]]:
     """Yield for each record of a rank that a resume uses, that is, up to ``progress.epoch``: the packed ids of done
-    tasks, the shares (labelled parts of the counts), and an iterator over the spawned tasks.
+    tasks, and iterators over the shares (labelled parts of the counts) and the spawned tasks.
     """
     path = os.path.join(job, run_directory_name(progress.run), task_record_file_name(rank))
     for frame in read_record_frames(path) if progress.epoch else ():
@@ -425,12 +432,12 @@ def _records_used_by_resume(
             head, done, shares, spawned = unpack_task_record(frame.payload)
         if head.epoch > progress.epoch:
             return
-        yield done, shares, _tasks_reporting_damage(path, frame.offset, spawned)
+        yield done, _reporting_damage(path, frame.offset, shares), _reporting_damage(path, frame.offset, spawned)
 
 
-def _tasks_reporting_damage(path: bytes, offset: int, tasks: Iterator[Task]) -> Iterator[Task]:
-    """Yield ``tasks``, which are unpacked from the file ``path`` at the byte ``offset``. If they are damaged
+def _reporting_damage(path: bytes, offset: int, unpacked: Iterator[T]) -> Iterator[T]:
+    """Yield tasks or shares, which are unpacked from the file ``path`` at the byte ``offset``. If they are damaged
     (``ValueError``), raise ``RequestRefused`` with path and offset.
     """
     with value_error_as_damaged_file_error(path, offset):
-        yield from tasks
+        yield from unpacked

@@ -41,7 +41,7 @@ repeats the work with this label, it subtracts these numbers. The engine does no
 
 class CountsOfLabels(NamedTuple):
     """Parts of the counts of a task under many labels, as columns, which need less memory and time than one object for
-    each label.
+    each label. The labels are paths: if they were stored in full, their size would grow with the square of the depth.
 
     Fields:
         prefix: the beginning of all labels.
@@ -66,8 +66,20 @@ class CountsOfLabels(NamedTuple):
             yield self.prefix + label, share
 
 
-TaskShares = Sequence[LabelledCounts | CountsOfLabels]
+Share = LabelledCounts | CountsOfLabels
+"""Parts of counts under one label or under many."""
+
+TaskShares = Sequence[Share]
 """Type: parts of the counts of a task, each under a label."""
+
+
+def labelled_counts(shares: Iterable[Share]) -> Iterator[LabelledCounts]:
+    """Yield the counts under each single label in ``shares``. A label may occur several times."""
+    for share in shares:
+        if isinstance(share, CountsOfLabels):
+            yield from share.labelled_counts()
+        else:
+            yield share
 
 
 class NewTask(NamedTuple):

@@ -98,15 +98,16 @@ class MissingDirectories:
         self._roots = roots
         self._numbers = count(1)
         self._entries: set[bytes] = set()
+        self._lengths: set[int] = set()
         self._files: dict[bytes, tuple[tuple[Place, ...], bool]] = {}
 
     def add_directory(self, path: bytes, parent: Place) -> None:
         """Add a removed directory: ``path`` is its path below the root, and ``parent`` its parent, which exists."""
         self.parents[parent.root, path] = parent
         has_one_root = len(self._roots) == 1
-        self._entries.add(
-            b"/".join(part for part in (b"" if has_one_root else self._roots[parent.root].name, path) if part)
-        )
+        entry = b"/".join(part for part in (b"" if has_one_root else self._roots[parent.root].name, path) if part)
+        self._entries.add(entry)
+        self._lengths |= {len(path), len(entry)}
 
     def record_expected_scan(self) -> None:
         """Record that a remaining task will scan a directory or collect names of inodes, and so may find hard links."""
@@ -128,7 +129,15 @@ class MissingDirectories:
         """Return True if a directory is a removed one or lies in one. It is given by its root number and its path below
         the root.
         """
-        return bool(self.parents) and any((root, above) in self.parents for above in _path_and_directories_above(path))
+        return any((root, above) in self.parents for above in self._directories_above(path))
+
+    def _directories_above(self, path: bytes) -> Iterator[bytes]:
+        """Yield those of ``path`` and the directories above it whose paths are as long as that of a removed directory.
+        To yield all of them would cost the square of the depth.
+        """
+        for length in self._lengths:
+            if length == len(path) or path[length : length + 1] == b"/":
+                yield path[:length]
 
     def contains(self, place: Place) -> bool:
         """Return True if ``place`` is a removed directory or lies in one."""
@@ -140,7 +149,7 @@ class MissingDirectories:
         ``path`` is its path in the copied data set: below the root, and if the job has several roots with the root's
         name in front.
         """
-        return any(above in self._entries for above in _path_and_directories_above(path))
+        return any(above in self._entries for above in self._directories_above(path))
 
     def is_chunk_obsolete(self, temporary: bytes) -> bool:
         """True if a chunk of a large file must not be written any more.
@@ -221,14 +230,6 @@ class MissingDirectories:
             expands,
             owner,
         )
-
-
-def _path_and_directories_above(path: bytes) -> Iterator[bytes]:
-    """Yield ``path`` and the paths of all directories above it; the path of the root is empty."""
-    while path:
-        yield path
-        path = path.rpartition(b"/")[0]
-    yield path
 
 
 class MissingDirectoryRepair:

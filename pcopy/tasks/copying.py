@@ -176,6 +176,7 @@ class ItemVisitor:
         their inode numbers.
         """
         spawn_subdirectory_scan_tasks(self._rank, self._result, self._place, names, inodes)
+        self._result.count(counts.UNSCANNED, len(names))
 
     def process_collected_items(self) -> TaskSteps:
         """Do nothing, as a generator without steps. It is called after all items of the directory were received; a

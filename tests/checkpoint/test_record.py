@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,14 +17,17 @@ from pcopy.checkpoint import record as record_module
 from pcopy.checkpoint.framing import read_record_frames, write_record_frame
 from pcopy.checkpoint.record import (
     EpochTaskRecord,
+    SharePacker,
     TaskRecordCollector,
     elementwise_counter_sums,
     pack_task_id,
     read_record_head,
     task_from_fields,
+    unpack_shares,
     unpack_task_id,
+    unpack_task_record,
 )
-from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, CountsOfLabels, Task, TaskId
+from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, CountsOfLabels, Share, Task, TaskId, labelled_counts
 from tests.checkpoint.histories import task
 from tests.support.records import read_record, unpack_ids
 
@@ -38,6 +42,21 @@ TASKS = st.builds(
     st.integers(-1, 9),
 )
 COUNTS = st.lists(st.integers(0, 1 << 70), max_size=4).map(tuple)
+PATHS = st.text("ab/", max_size=9).map(str.encode)
+NONZERO = st.integers(1, 9)
+SHARES: st.SearchStrategy[list[Share]] = st.lists(
+    st.tuples(PATHS, st.lists(st.tuples(NONZERO, NONZERO), max_size=3).map(tuple))
+    | st.lists(st.tuples(PATHS, NONZERO, NONZERO), min_size=1, max_size=3).flatmap(
+        lambda rows: st.builds(
+            CountsOfLabels,
+            PATHS,
+            st.just(b"\0".join(row[0] for row in rows)),
+            st.just((3, 5)),
+            st.just(tuple(tuple(row[at] for row in rows) for at in (1, 2))),
+        )
+    ),
+    max_size=6,
+)
 RECORDS = st.builds(
     EpochTaskRecord,
     st.integers(1, 9),
@@ -48,6 +67,7 @@ RECORDS = st.builds(
     COUNTS,
     st.lists(IDS, max_size=6).map(lambda ids: b"".join(map(pack_task_id, ids))),
     st.lists(TASKS.map(tuple), max_size=6).map(tuple),
+    SHARES.map(lambda shares: tuple(map(SharePacker().pack_share, shares))),
     spooled=st.none(),
 )
 
@@ -62,7 +82,7 @@ def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
 
 @given(RECORDS)
 def test_record_is_read_as_it_was_packed(record: EpochTaskRecord) -> None:
-    packed = record.pack_as_bytes()
+    packed = b"".join(record.pickles())
     assert read_record(packed) == record
     assert read_record_head(packed) == (
         *record[:6],
@@ -74,8 +94,8 @@ def test_record_is_read_as_it_was_packed(record: EpochTaskRecord) -> None:
 
 
 def test_record_holds_primitives_only() -> None:
-    packed = EpochTaskRecord(1, 0, 1, 1, -1, (1,), pack_task_id((1, 0, 1)), (tuple(task(5)),)).pack_as_bytes()
-    names = {opcode.name for opcode, _, _ in pickletools.genops(packed)}
+    packed = EpochTaskRecord(1, 0, 1, 1, -1, (1,), pack_task_id((1, 0, 1)), (tuple(task(5)),)).pickles()
+    names = {opcode.name for opcode, _, _ in chain.from_iterable(map(pickletools.genops, packed))}
     assert not {name for name in names if "GLOBAL" in name or "REDUCE" in name or "OBJ" in name}
 
 
@@ -155,8 +175,9 @@ def test_record_of_many_tasks_consists_of_several_pickles() -> None:
     """More than one pickle holds."""
     spawned = tuple(tuple(task(number)) for number in range(1, 2500))
     record = EpochTaskRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
-    assert read_record(record.pack_as_bytes()) == record
-    assert record.pack_as_bytes().count(b"\x80\x05\x95") == 5
+    packed = b"".join(record.pickles())
+    assert read_record(packed) == record
+    assert packed.count(b"\x80\x05\x95") == 5
 
 
 @settings(max_examples=200)
@@ -194,7 +215,7 @@ def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]])
             assert sorted(unpack_ids(record.done_ids)) == sorted(done)
             assert record.spawned_tasks == tuple(tuple(each) for each in spawned.values())
             assert all(type(each) is tuple for each in record.spawned_tasks)
-            assert read_record(record.pack_as_bytes()) == record
+            assert read_record(b"".join(record.pickles())) == record
             spawned, done, counts = {}, [], ()
         assert window.memory_bytes == sum(
             TASK_OVERHEAD_BYTES + len(each.payload) for each in spawned.values()
@@ -219,7 +240,7 @@ def record_of_spawned_tasks(area: Path, window: TaskRecordCollector, number: int
             window.add_done_task((3, 2, each), (1,))
     record = window.take_record(1)
     with open(area / "facts", "wb", buffering=0) as file:
-        write_record_frame(file, record.pack_as_bytes(), record.spooled)
+        write_record_frame(file, *record.pickles(), spooled=record.spooled)
     (area / "facts").chmod(0o600)
     (frame,) = read_record_frames(area / "facts")
     return read_record(frame.payload), most
@@ -278,20 +299,69 @@ def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -
     assert record.counts == (11,)
 
 
-def test_columns_of_labels_are_recorded_as_single_labels() -> None:
-    """The same labels occur in two tasks, once in columns and once one by one; counts of 0 are left out."""
+def test_columns_of_labels_are_recorded_as_columns() -> None:
+    """The same labels occur in two tasks, once in columns and once one by one; counters of 0 are left out, and so is
+    what a prefix has in common with the one before.
+    """
     window = TaskRecordCollector(3, 2, 8)
-    columns = CountsOfLabels(b"0/up/", b"a\0b\0b/c", (4, 7), (bytes((1, 0, 2)), [5, 0, -2]))
+    columns = CountsOfLabels(b"0/up/", b"a\0b\0b/c", (4, 6, 7), (bytes((1, 0, 2)), (0, 0, 0), [5, 0, -2]))
     window.add_done_task((2, 0, 5), (), (), [(b"0/up/b", ((7, 3),)), columns])
-    window.add_done_task((2, 0, 6), (), (), [CountsOfLabels(b"0/up/", b"b/c", (7,), ([2],)), (b"0/", ((4, 1),))])
+    others = [CountsOfLabels(prefix, b"c", (7,), ([2],)) for prefix in (b"0/up/b/", b"0/up/", b"0/us/", b"0/us/d/")]
+    window.add_done_task((2, 0, 6), (), (), [*others, (b"0/", ((4, 1), (7, 0)))])
     assert window.memory_bytes > 3 * len("0/up/")
-    assert sorted(window.take_record(1).shares) == [
+    record = window.take_record(1)
+    assert record.shares == (
+        (0, b"0/up/", b"a\0b\0b/c", (4, 7), ((1, 0, 2), (5, 0, -2))),
+        (5, b"b/", b"c", (7,), ((2,),)),
+        (5, b"", b"c", (7,), ((2,),)),
+        (0, b"0/us/", b"c", (7,), ((2,),)),
+        (5, b"d/", b"c", (7,), ((2,),)),
+        (b"0/up/b", ((7, 3),)),
+        (b"0/", ((4, 1),)),
+    )
+    assert sorted(labelled_counts(unpack_task_record(b"".join(record.pickles()))[2])) == [
         (b"0/", ((4, 1),)),
         (b"0/up/a", ((4, 1), (7, 5))),
+        (b"0/up/b", ()),
         (b"0/up/b", ((7, 3),)),
-        (b"0/up/b/c", ((4, 2),)),
+        (b"0/up/b/c", ((4, 2), (7, -2))),
+        (b"0/up/b/c", ((7, 2),)),
+        (b"0/up/c", ((7, 2),)),
+        (b"0/us/c", ((7, 2),)),
+        (b"0/us/d/c", ((7, 2),)),
     ]
     assert window.take_record(2).shares == () and window.memory_bytes == 0
+    window.add_done_task((2, 0, 7), (), (), others[:1])
+    assert window.take_record(3).shares == ((0, b"0/up/b/", b"c", (7,), ((2,),)),)
+
+
+@given(SHARES)
+def test_shares_are_unpacked_as_they_were_packed(shares: list[Share]) -> None:
+    assert list(unpack_shares(tuple(map(SharePacker().pack_share, shares)))) == shares
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        (0, b"0/", b"a\0b", (4,), ((1,),)),
+        (0, b"0/", b"a", (4, 5), ((1,),)),
+        (0, b"0/", b"a", (4,), ((1,), (2,))),
+        (0, b"0/", b"a", (4,), ((b"1",),)),
+        (0, b"0/", b"a", (4,), [(1,)]),
+        (0, b"0/", "a", (4,), ((1,),)),
+        (0, "0/", b"a", (4,), ((1,),)),
+        (b"", b"0/", b"a", (4,), ((1,),)),
+        (0, b"0/", b"a", [4], ((1,),)),
+        (b"0/", b"a", (4,)),
+        (b"0/", ((4,),)),
+        ("0/", ((4, 1),)),
+        [b"0/", ((4, 1),)],
+    ],
+)
+def test_invalid_share_of_counts_is_refused(share: Any) -> None:
+    packed = b"".join(EpochTaskRecord(1, 0, 1, 1, -1, (1,), b"", ()).pickles()[:2]) + pickle.dumps((share,), 5)
+    with pytest.raises(ValueError, match="not valid"):
+        read_record(packed)
 
 
 def test_counters_of_different_lengths_are_added() -> None:

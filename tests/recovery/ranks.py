@@ -331,8 +331,8 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
         run.divided += bool(portions)
         return portions
 
-    def written(file: Any, payload: bytes, *spooled: Any) -> None:
-        write_frame(file, payload, *spooled)
+    def written(file: Any, *pickles: bytes, **spooled: Any) -> None:
+        write_frame(file, *pickles, **spooled)
         storing()
 
     def begun(of_rank: driver.RankDriver) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import compress, count
 
-from pcopy.engine.task import CountsOfLabels, LabelledCounts
+from pcopy.engine.task import CountsOfLabels, Share
 from pcopy.tasks.base.job import JobCounters
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place, directory_counts_label
@@ -134,7 +134,7 @@ class TaskCounts:
             if counter not in _FAILURE_COUNTERS:
                 counters[counter] += self._counts[counter]
 
-    def _counts_by_directory(self) -> Iterator[LabelledCounts | CountsOfLabels]:
+    def _counts_by_directory(self) -> Iterator[Share]:
         """Yield the counts of each directory with its label (``directory_counts_label``), for the record of the task.
         If the directory has vanished when the job is resumed, these counts are subtracted.
         """

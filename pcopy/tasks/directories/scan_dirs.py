@@ -283,10 +283,12 @@ def _process_entered_directories(
 
 
 def _counts_of_entered_directories(entered: CopiedDirectories) -> dict[int, Sequence[int]]:
-    """Return what is counted for each directory that the backend has entered, as columns: the items in it that need no
-    further task, and the finished directories below it with the files in them.
+    """Return what is counted for each directory that the backend has entered, as columns: its subdirectories, the items
+    in it that need no further task, and the finished directories below it with the files in them.
     """
-    below, finished = entered.subdirectories, entered.finished
+    below, finished = list(entered.subdirectories), entered.finished
+    for number, directories in entered.not_entered.items():
+        below[number] += len(directories)
     columns: dict[int, Sequence[int]] = {
         counts.FOUND: [sum(row) for row in zip(entered.copied, entered.skipped, below, finished, strict=True)],
         counts.FOUND_BYTES: [sum(row) for row in zip(entered.copied_bytes, entered.skipped_bytes, strict=True)],
@@ -311,15 +313,13 @@ def _scan_directories_not_entered(
     directories: Sequence[tuple[bytes, int, int]],
     finishes: SubdirectoryFinishCollector,
 ) -> TaskSteps:
-    """Spawn tasks that scan subdirectories of ``place`` that the backend has not entered. Those whose targets it has
-    created are scanned at once, because no other task knows that.
+    """Spawn tasks that scan subdirectories of ``place`` that the backend has not entered, and that are counted. Those
+    whose targets it has created are scanned at once, because no other task knows that.
 
     Args:
         directories: name and inode number of each, and the letter that says why it was not entered.
         finishes: collects the directories that get their metadata later.
     """
-    result.set_counted_directory(place.key)
-    result.count(counts.FOUND, len(directories))
     is_stopping = rank.stop_reason is not None
     later, slow, created = list[tuple[bytes, int]](), list[ScanDir](), list[ScanDir]()
     for name, inode, letter in directories:
@@ -329,7 +329,6 @@ def _scan_directories_not_entered(
         scan = ScanDirs(place, name, pack_numbers([inode])).scan_task_for_subdirectory(name, inode)
         (created if letter == CREATED else slow).append(scan)
     spawn_subdirectory_scan_tasks(rank, result, place, [name for name, _ in later], [inode for _, inode in later])
-    result.count(counts.UNSCANNED, len(slow) + len(created))
     for scan in slow:
         result.spawn_task(scan, SCAN_COST, expands=True)
     for scan in created:
@@ -386,9 +385,6 @@ def spawn_scan_task(result: TaskResult, scan: ScanDirs) -> None:
 def spawn_subdirectory_scan_tasks(
     rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], inodes: Sequence[int]
 ) -> None:
-    """Spawn tasks that scan the subdirectories ``names`` of ``place``, and count these as not scanned yet. ``inodes``
-    are their inode numbers.
-    """
+    """Spawn tasks that scan the subdirectories ``names`` of ``place``. ``inodes`` are their inode numbers."""
     for share in directory_slices_per_task(rank, len(names)):
         spawn_scan_task(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
-    result.count(counts.UNSCANNED, len(names))
