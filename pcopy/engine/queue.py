@@ -193,6 +193,13 @@ class TaskQueue:
             self._backlogs.pop(key).close()
         return True
 
+    def _load_stealable_tasks(self) -> None:
+        """Read tasks of the current phase from disk if memory has none that any rank may run. Do nothing if memory has
+        many that only this rank may run: those on disk may be like them, and other ranks ask again and again.
+        """
+        if not (self._scans.tasks or self._other_work.tasks) and self._bytes_in_memory < self._limits.message_bytes:
+            self._load_from_backlog()
+
     def pop(self) -> Task | None:
         """Remove and return the task to run next, or None if there is none."""
         if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks) and not self._load_from_backlog():
@@ -236,8 +243,7 @@ class TaskQueue:
 
         If there is only one such task, it is returned only if this rank has another task under way (``running``).
         """
-        if not self._scans.tasks and not self._other_work.tasks:
-            self._load_from_backlog()
+        self._load_stealable_tasks()
         room = self._limits.message_bytes
         given: list[Task] = []
         for stack in (self._scans, self._other_work):
@@ -258,8 +264,7 @@ class TaskQueue:
         """Remove and return the task that any rank may run, if exactly one is queued, so that the caller can divide it;
         otherwise return None.
         """
-        if not self._scans.tasks and not self._other_work.tasks:
-            self._load_from_backlog()
+        self._load_stealable_tasks()
         if len(self._scans.tasks) + len(self._other_work.tasks) != 1 or self._current_backlogs():
             return None
         task = (self._scans if self._scans.tasks else self._other_work).pop_newest()

@@ -126,6 +126,19 @@ def test_spooled_tasks_are_given_away() -> None:
     assert sorted(drain(waiting)) == [6, 7, 8, 9]
 
 
+def test_requests_for_tasks_do_not_load_all_tasks_that_only_this_rank_may_run() -> None:
+    """Tasks of a later phase wait on disk; most of them may not be given away, however often other ranks ask."""
+    limits, number = EngineLimits(message_bytes=2 * FULL_FRAME_BYTES), 100
+    waiting = queue(*(task(each, owner=0, phase=1, size=1 << 17) for each in range(number)), limits=limits)
+    waiting.push_task(task(number, phase=1))
+    waiting.begin_phase(1)
+    for _ in range(number):
+        assert waiting.pop_only_stealable() is None
+        assert waiting.pop_half_of_stealable_tasks(running=True) == ()
+    assert waiting.peak_bytes < 4 * FULL_FRAME_BYTES
+    assert drain(waiting) == list(range(number + 1))
+
+
 def test_task_beyond_message_limit_is_given_away_alone() -> None:
     limits = EngineLimits(message_bytes=1000)
     waiting = queue(*(task(number, size=2000) for number in range(6)), limits=limits)
