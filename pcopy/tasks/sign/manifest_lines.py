@@ -8,7 +8,6 @@ without a request. ``ReadManifest`` does the reverse: the entries of a manifest 
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import islice
 
 from pcopy.errors import RequestRefused
 from pcopy.signature.items import DIRECTORY, ROOT_PATH
@@ -25,8 +24,8 @@ from pcopy.tasks.sign.signing import ManifestLine, ManifestMerger, SignatureStat
 LINES_PER_MESSAGE = 4096
 """Number of lines in one message."""
 PATH_BYTES_PER_BATCH = 1 << 22
-"""While a manifest is read, its lines are collected until their paths have this number of bytes; then they are stored.
-(A single path may have 1 MiB.)
+"""Bytes of the paths of lines from which on no further line is added to a message, or to the lines that are stored
+together while a manifest is read. (A single path may have 1 MiB.)
 """
 LINES_PER_SLICE = 64
 """Number of lines after which a task yields, so that rank 0 can handle messages."""
@@ -61,8 +60,14 @@ class SendManifestLines(NoteDiscardedOnResume, code=58, doing="sorting the lines
         if sign.sorted_lines is None:
             assert sign.digester.manifest_lines is not None
             sign.sorted_lines = sign.digester.manifest_lines.sorted()
-        rows = tuple(islice(sign.sorted_lines, LINES_PER_MESSAGE))
-        result.spawn_task(ManifestLinesNote(rank.number, rows, len(rows) < LINES_PER_MESSAGE), owner=0)
+        rows, size, is_last = list[ManifestLine](), 0, True
+        for row in sign.sorted_lines:
+            rows.append(row)
+            size += len(row[0])
+            if len(rows) == LINES_PER_MESSAGE or size >= PATH_BYTES_PER_BATCH:
+                is_last = False
+                break
+        result.spawn_task(ManifestLinesNote(rank.number, tuple(rows), is_last), owner=0)
 
 
 class ManifestLinesNote(NoteDiscardedOnResume, code=59, doing="writing lines of the manifest"):
