@@ -4,13 +4,16 @@ Two programs need that: prm removes listed directories, and pchmod may deny thei
 
 Ranks report such directories to rank 0 (``DeferredDirectoriesNote``). At the end of a phase, rank 0 creates tasks for
 the directories of the deepest level that remains (``SpawnDeepestDirectoryTasks``), and any rank processes them
-(``VisitDeferredDirectories``). There is one phase for each level. The visitor of the program determines what is done
-with a directory.
+(``VisitDeferredDirectories``) before the next phase begins. Rank 0 itself processes a level that has few tasks, because
+a phase for each level of a deep tree would take longer. The visitor of the program determines what is done with a
+directory.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Protocol
 
 from pcopy.fsio.backend.columns import (
@@ -27,11 +30,15 @@ from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.kind import DirectoryTask, TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.walk.visitor import DirectoryVisitor
 
 DEFERRED_STATUS_COLUMNS = MODE_COLUMN | INODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN
 """Which parts of the status of a directory are kept until the directory is processed."""
+
+_MAX_TASKS_OF_SMALL_LEVEL = 4
+"""Largest number of tasks of a level whose directories rank 0 processes without creating tasks for them."""
 
 _DEPTH_ORIGIN = 1 << 31
 """A number that is greater than the depth of any path. The depth is subtracted from it to make a sort key, so that
@@ -72,15 +79,26 @@ class DeferredDirectoriesNote(TaskWithoutDirectory, code=112, doing="recording d
         rank.shared_instance(DeferredDirectories).add(VisitDeferredDirectories(self.place, self.names, self.rows))
 
 
-class SpawnDeepestDirectoryTasks(TaskWithoutDirectory, code=113, doing="distributing directories"):
-    """Task of rank 0 at the end of a phase: create the tasks for the directories of the deepest level that remains."""
+class SpawnDeepestDirectoryTasks(TaskWithoutDirectory, code=113, doing="distributing directories", is_note=False):
+    """Task of rank 0 at the end of a phase: process the deepest levels that remain, as long as each has few tasks, and
+    create the tasks for the directories of the next one.
+    """
 
     is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: TaskResult) -> None:
-        result.spawn_tasks_lazily(
-            rank.shared_instance(DeferredDirectories).deepest_level_tasks(), CALL_COST, expands=False
-        )
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        deferred, end = rank.shared_instance(DeferredDirectories), time.monotonic() + MAX_TASK_SECONDS
+        while time.monotonic() < end and rank.stop_reason is None:
+            level = deferred.deepest_level_tasks()
+            tasks = [*islice(level, _MAX_TASKS_OF_SMALL_LEVEL + 1)]
+            if not tasks:
+                return
+            if len(tasks) > _MAX_TASKS_OF_SMALL_LEVEL:
+                result.spawn_tasks_lazily(chain(tasks, level), CALL_COST, expands=False)
+                return
+            for task in tasks:
+                yield from task.run(rank, result)
+            yield None
 
 
 class VisitDeferredDirectories(DirectoryTask, code=114, doing="finishing directories of", is_note=False):
@@ -146,7 +164,7 @@ class DeferredDirectories:
         """True if no directory remains: all levels were distributed, or none was reported."""
         return self._next_record is None if self._sorted_records is not None else not self._count
 
-    def deepest_level_tasks(self) -> Iterator[TaskKind]:
+    def deepest_level_tasks(self) -> Iterator[VisitDeferredDirectories]:
         """Return an iterator over the tasks for the deepest level that remains. Each task is removed from this object
         when it is yielded.
         """
@@ -155,7 +173,7 @@ class DeferredDirectories:
             self._next_record = next(self._sorted_records, None)
         return self._tasks_of_level(self._sorted_records)
 
-    def _tasks_of_level(self, rest: Iterator[SortRecord]) -> Iterator[TaskKind]:
+    def _tasks_of_level(self, rest: Iterator[SortRecord]) -> Iterator[VisitDeferredDirectories]:
         """Generator: yield the tasks of the next level in ``rest``, the sorted records that remain, and remember the
         first record of the level after it.
         """
