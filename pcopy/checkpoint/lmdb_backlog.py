@@ -27,6 +27,11 @@ FIRST_MAP_BYTES = 64 << 20
 the map is doubled. A map only reserves addresses.
 """
 
+MAX_TOUCHED_BYTES = 16 << 20
+"""Bytes of frames that are written and read before the database is mapped anew. Pages of the file that were accessed
+through the map count as memory of the process until then, although the kernel may drop them.
+"""
+
 MIN_FREE_BYTES = 2 * FULL_FRAME_BYTES
 """If a write to the database failed and the file system has less free space in bytes than this, the error is reported
 as a full file system.
@@ -47,6 +52,7 @@ class LmdbBacklog(TaskBacklog):
         super().__init__()
         self._spool = spool
         self._map_size = FIRST_MAP_BYTES
+        self._touched_bytes = 0
         self._database: lmdb.Environment | None = None
         self._first_undeleted = 0
         self._oldest = 0
@@ -63,6 +69,7 @@ class LmdbBacklog(TaskBacklog):
 
         self._run_transaction(put)
         self._next += 1
+        self._count_touched_bytes(len(frame))
 
     def _load_frame(self) -> bytes | None:
         """Remove and return the oldest stored frame, a packed list of tasks; return None if there is none. May raise
@@ -85,7 +92,16 @@ class LmdbBacklog(TaskBacklog):
             self._delete_frames_already_read()
         if self._oldest == self._next and self._map_size > FIRST_MAP_BYTES:
             self._close_database()  # because the file never shrinks; the next frame gets a new database
+        else:
+            self._count_touched_bytes(len(frame))
         return frame
+
+    def _count_touched_bytes(self, number: int) -> None:
+        """Count ``number`` bytes of a frame that was written or read; map the database anew if they are enough."""
+        self._touched_bytes += number
+        if self._touched_bytes >= MAX_TOUCHED_BYTES:
+            self._touched_bytes = 0
+            self._map_database(self._map_size)
 
     def _delete_frames_already_read(self) -> None:
         """Delete the groups of tasks that have been read from the database, so that later ones can use their space."""
@@ -105,21 +121,21 @@ class LmdbBacklog(TaskBacklog):
                     self._database = self._open_database()
                 return action(self._database)
             except lmdb.MapFullError:
-                self._double_memory_map_size()
+                self._map_database(2 * self._map_size)
             except lmdb.Error as error:
                 if isinstance(error, lmdb.DiskError) or self._is_file_system_full():
                     raise self._spool_error(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
                 raise self._spool_error(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
 
-    def _double_memory_map_size(self) -> None:
-        """Double the size of the memory map, because the database is full. Raise ``OSError``."""
+    def _map_database(self, size: int) -> None:
+        """Replace the memory map of the database by one of ``size`` bytes. Raise ``OSError``."""
         assert self._database is not None
         try:
-            self._database.set_mapsize(2 * self._map_size)
+            self._database.set_mapsize(size)
         except lmdb.Error as error:
-            why = f"no address space for a map of {2 * self._map_size} bytes: {error}"
+            why = f"no address space for a map of {size} bytes: {error}"
             raise self._spool_error(errno.ENOMEM, why) from error
-        self._map_size *= 2
+        self._map_size = size
 
     def _is_file_system_full(self) -> bool:
         """Return True if the file system of the database is full. LMDB itself reports a partial write to a full file

@@ -27,7 +27,7 @@ _TASKS_PER_PICKLE = 1024
 as Python objects would take several times the size of the record.
 """
 
-SPOOL_RECORD_AT_BYTES = 16 << 20
+SPOOL_RECORD_AT_BYTES = 8 << 20
 """Bytes of spawned tasks in memory from which on the tasks of the next record are written to a temporary file. The task
 that has listed a directory of millions of names spawns the tasks for all of them, and they belong to one record.
 """
@@ -85,6 +85,7 @@ class SpooledTasks(NamedTuple):
     file: BinaryIO
     size: int
     number: int
+    """Number of the tasks."""
 
 
 class EpochTaskRecord(NamedTuple):

@@ -16,7 +16,7 @@ class EngineLimits(NamedTuple):
     """A rank prefers tasks that find more work (scanning) until its queued tasks exceed this size. Then it prefers
     tasks that find none (copying), so that the queue does not grow further.
     """
-    queue_memory_bytes: int = 32 << 20
+    queue_memory_bytes: int = 16 << 20
     """Size of a rank's queued tasks in memory above which it writes more tasks to the spool, a temporary file."""
     first_steal_wait: float = 0.0002
     """When a rank becomes idle and requests tasks from another rank: time for which that rank may delay its first

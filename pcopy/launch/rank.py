@@ -293,7 +293,7 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
     in_core = (
         DATABASE_BACKLOG_MEMORY_BYTES
         if checkpoint.store == "lmdb"
-        else min(limits.queue_memory_bytes, max(1 << 20, 16 * limits.queue_memory_bytes // ranks))
+        else min(limits.queue_memory_bytes, max(1 << 20, 32 * limits.queue_memory_bytes // ranks))
     )
     crowd = max(1.0, ranks_per_host / len(os.sched_getaffinity(0)))
     return limits._replace(

@@ -19,7 +19,7 @@ def test_memory_is_divided_among_the_ranks_of_a_host(size: int, on_host: float, 
     )
 
 
-@pytest.mark.parametrize(("size", "on_host", "each"), [(1, 1.0, 32), (8, 8.0, 32), (64, 16.0, 8)])
+@pytest.mark.parametrize(("size", "on_host", "each"), [(1, 1.0, 16), (8, 8.0, 16), (64, 16.0, 8)])
 def test_explicit_lmdb_store_leaves_each_rank_one_mebibyte(size: int, on_host: float, each: int) -> None:
     assert engine_limits(size, on_host, CheckpointSettings(store="lmdb")).queue_memory_bytes == MIB
     for store in ("auto", "pickle"):

@@ -166,14 +166,12 @@ class NativeCopySmallFilesBatch(NativeBatch):
     ) -> None:
         number = len(batch.rows)
         made = column_of_zeros("Q", number)
-        self._copy_result = CopySmallFilesResult(
+        result = self._copy_result = CopySmallFilesResult(
             BatchOutcomeColumns(number), Digests.all_zero_digests(number, digest_size), made, IdentityMarksByRow(), {}
         )
+        # The function does not refer to this object: otherwise only Python's garbage collection, which is rare, frees it.
         super().__init__(
-            _lib.PK_COPY,
-            batch,
-            self._copy_result,
-            lambda: CopySmallFilesBatchProcessor(settings, batch, digest_size, self._copy_result),
+            _lib.PK_COPY, batch, result, lambda: CopySmallFilesBatchProcessor(settings, batch, digest_size, result)
         )
         self._digest = settings.digest
         self._marks = bytearray()

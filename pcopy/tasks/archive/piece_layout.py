@@ -46,19 +46,22 @@ class ReportPieces(TaskWithoutDirectory, code=134, doing="laying out members", i
     """
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        found = archive_pieces_of_records(
-            rank.shared_instance(MembersToLayOut).members.sorted(),
-            spans_directories=bool(rank.program_options(ArchiveOptions).compress_as),
+        options = rank.program_options(ArchiveOptions)
+        pieces = archive_pieces_of_records(
+            rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(options.compress_as)
+        )
+        found = (  # without the members: a note is about up to 262,144 of them
+            (
+                piece.key,
+                piece.size,
+                digest_of_descriptions(map(unpack_members, piece.packed_members)) if options.resumes else b"",
+            )
+            for piece in pieces
         )
         while some := list(islice(found, PIECES_PER_NOTE)):
-            sizes = array("Q", [piece.size for piece in some]).tobytes()
-            digests = (
-                b"".join(digest_of_descriptions(map(unpack_members, piece.packed_members)) for piece in some)
-                if rank.program_options(ArchiveOptions).resumes
-                else b""
-            )
-            keys = marshal.dumps([piece.key for piece in some])
-            result.spawn_task(ArchivePiecesNote(rank.number, keys, sizes, digests), owner=0)
+            keys, sizes, digests = zip(*some, strict=True)
+            packed = marshal.dumps([*keys]), array("Q", sizes).tobytes(), b"".join(digests)
+            result.spawn_task(ArchivePiecesNote(rank.number, *packed), owner=0)
             yield None
 
 

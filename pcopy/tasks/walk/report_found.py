@@ -16,7 +16,7 @@ from pcopy.tasks.base.report_window import SendWindow, acknowledge_received_amou
 from pcopy.tasks.base.result import TaskResult
 from pcopy.walk.matching import DirectoryItems
 
-MAX_UNACKNOWLEDGED_BYTES = 64 << 20
+MAX_UNACKNOWLEDGED_BYTES = 16 << 20
 """Bytes of output that all ranks together may have sent without an acknowledgement. Each rank gets an equal share; one
 that has used its share waits.
 """
