@@ -32,7 +32,7 @@ def reduce_budgets() -> None:
         normal_sorter(self, open_spool, 512 * KIB)
 
     rank.engine_limits = limits  # type: ignore[assignment]
-    ExternalSorter.__init__ = begin_sorter  # type: ignore[method-assign, assignment]
+    ExternalSorter.__init__ = begin_sorter  # type: ignore[method-assign]
     listing.MAX_BATCH_BYTES_IN_MEMORY = 256 * KIB
     listing.MAX_REMEMBERED_NAMES = 1 << 10
     record.SPOOL_RECORD_AT_BYTES = 256 * KIB

@@ -169,7 +169,7 @@ class NativeCopySmallFilesBatch(NativeBatch):
         result = self._copy_result = CopySmallFilesResult(
             BatchOutcomeColumns(number), Digests.all_zero_digests(number, digest_size), made, IdentityMarksByRow(), {}
         )
-        # The function does not refer to this object: otherwise only Python's garbage collection, which is rare, frees it.
+        # A function that refers to this object would keep it alive until Python's garbage collection, which is rare.
         super().__init__(
             _lib.PK_COPY, batch, result, lambda: CopySmallFilesBatchProcessor(settings, batch, digest_size, result)
         )
