@@ -263,9 +263,10 @@ class MissingDirectoryRepair:
         """
         self._removed.run = run
         target = self._roots[0].target  # All roots have the same target directory.
-        with closing(ExternalSorter(self._open_spool)) as places, closing(
-            DirectoryCache(affordable_cache_capacity())
-        ) as kept:
+        with (
+            closing(ExternalSorter(self._open_spool)) as places,
+            closing(DirectoryCache(affordable_cache_capacity())) as kept,
+        ):
             try:
                 target_directory = open_with_retries(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:

@@ -240,6 +240,12 @@ def _change(change: str, directory: Path) -> None:
         case "other type":
             (directory / "file").unlink()
             (directory / "file").mkdir()
+        case "file instead of a directory":
+            (directory / "inner").rmdir()
+            (directory / "inner").touch()
+        case "file instead of a link":
+            (directory / "link").unlink()
+            (directory / "link").write_bytes(b"file")
         case "other name":
             (directory / "file").rename(directory / "name")
         case "temporary file":
@@ -252,6 +258,7 @@ def _change(change: str, directory: Path) -> None:
 
 
 CHANGES = ["missing file", "missing directory", "other size", "other type", "other name", "temporary file", "link"]
+CHANGES += ["file instead of a directory", "file instead of a link"]
 
 
 @pytest.mark.parametrize("change", ["", *CHANGES, "attribute", "other source", "name of a temporary file"])

@@ -318,7 +318,9 @@ class Job:
         for path in sorted(wanted.keys() | seen.keys()):
             if wanted.get(path) != seen.get(path):
                 raise WrongResult(f"{b'/'.join(path)!r} is {seen.get(path)}, not {wanted.get(path)}; {self.messages}")
-        is_ordered = self.names is not Names.ANY  # otherwise a power loss may keep the removal of a name and not its backup
+        is_ordered = (
+            self.names is not Names.ANY
+        )  # otherwise a power loss may keep the removal of a name and not its backup
         if is_ordered and self.dataset.mirror and (missing := self.dataset.mirror.missing_backups(self.disk)):
             raise WrongResult(f"deleted without a backup: {missing}; {self.messages}")
         if run.status == 0 and self._is_kept and (left := self._at(STATE + b"/" + self._job.encode())) is not None:

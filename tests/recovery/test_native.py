@@ -15,6 +15,7 @@ from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.native import NativeBackend
 from pcopy.fsio.backend.walk_batches import ListPathsBatch, ListPathsResult
 from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.tasks.base.phases import Phase
 from tests.recovery.calls import Calls
 from tests.recovery.campaign import play
 from tests.recovery.disk import Disk, Names
@@ -27,6 +28,7 @@ from tests.support.extent import everything, in_turn
 
 JOBS = range(3000) if everything() else in_turn(range(200), 40, "recovery with the C backend")
 JOBS_WITH_THREADS = range(1000) if everything() else in_turn(range(125), 25, "recovery with threads of the C backend")
+MIRRORS = range(1000) if everything() else in_turn(range(125), 25, "recovery of deletions with the C backend")
 STEP = 1 if everything() else 12
 """System calls from one end to the next."""
 
@@ -105,6 +107,29 @@ def test_job_ended_at_each_call_within_rows_completes_after_resume(seed: int) ->
         killed += any(word.startswith("killed") for word in played.words)
     assert killed >= 0.9 * undisturbed.calls // STEP
     assert sum(number for name, number in answer_counts.items() if name.startswith("ended in")) >= killed // 4
+
+
+def test_interrupted_deletions_change_no_directory_in_c() -> None:
+    """A part of the destination is a copy already: in its directories, nothing but deletions changes anything."""
+    happened: Counter[str] = Counter()
+    for seed in MIRRORS:
+        played = play(seed, is_mirror=True)
+        assert not played.wrong, f"seed {seed}: {played.wrong}"
+        happened.update(played.words)
+    assert happened[f"resumed in phase {int(Phase.DELETE)}, with records"] >= len(MIRRORS) // 10
+
+
+@pytest.mark.in_turn(3)
+@pytest.mark.parametrize("seed", [4])
+def test_deletion_ended_at_each_call_changes_no_directory(seed: int) -> None:
+    """The second run has records, and waits for them before it deletes."""
+    killed = 0
+    for moment in range(0, 400, STEP):
+        ends = End("phase", 2, Phase.STORE), End("phase", moment, Phase.DELETE)
+        played = play(seed, ends=ends, is_mirror=True)
+        assert not played.wrong, f"call {moment}: {played.wrong}"
+        killed += played.words.count("killed in phase") == len(ends)
+    assert killed >= 200 // STEP
 
 
 @pytest.mark.parametrize("length", [255, 256, 1024])

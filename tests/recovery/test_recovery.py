@@ -23,6 +23,8 @@ JOBS = range(3000) if everything() else in_turn(range(33, 333), 60, "recovery")
 
 WAITING_JOBS = range(1000) if everything() else in_turn(range(100), 25, "recovery while tasks wait")
 
+MIRRORS = range(1000) if everything() else in_turn(range(100), 25, "recovery of deletions")
+
 OFTEN = len(JOBS) // 30
 """How often these jobs have to meet each of the moments and events that they are drawn for."""
 
@@ -67,6 +69,12 @@ def test_interrupted_jobs_lose_nothing() -> None:
         "resumed 5 times",
     }
     assert enough >= resumed | killed | others
+
+
+def test_interrupted_deletions_change_no_directory() -> None:
+    for seed in MIRRORS:
+        played = play(seed, is_mirror=True)
+        assert not played.wrong, f"seed {seed}: {played.wrong}"
 
 
 @pytest.mark.in_turn(3)

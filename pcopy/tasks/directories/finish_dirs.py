@@ -189,9 +189,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         run, the slow path examines all directories that the job has not created.
         """
         is_resumed = is_from_earlier_run(rank, self.place)
-        rows = [
-            row for row, state in enumerate(self.states) if (state & 1 if is_resumed else not state & _COMPLETE)
-        ]
+        rows = [row for row, state in enumerate(self.states) if (state & 1 if is_resumed else not state & _COMPLETE)]
         if len(rows) == self.item_count:
             return (yield from self._finish_subdirectories_in_batch(rank, is_resumed=is_resumed))
         codes = bytearray((0 if is_resumed else OutcomeCode.DONE,)) * self.item_count
