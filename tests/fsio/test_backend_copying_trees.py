@@ -10,6 +10,7 @@ import stat
 import subprocess
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,8 @@ def test_directories_of_a_subtree_get_their_metadata(
     result = done(
         backend,
         FinishDirectoriesBatch(
-            top, top, array("Q", bytes(8 * len(paths))), b"\0".join(map(os.fsencode, paths)), rows, packed, bytes([1] * len(paths)),
+            top, top, array("Q", bytes(8 * len(paths))), b"\0".join(map(os.fsencode, paths)), rows, packed,
+            bytes([1] * len(paths)),
             DirectoryBatchSettings(device, device), per_row,
         ),
     )  # fmt: skip
@@ -228,40 +230,30 @@ def test_directories_of_a_subtree_get_their_metadata(
             assert code == OutcomeCode.DONE and metadata_of(target / path) == metadata_of(source / path)
 
 
-def _change(change: str, directory: Path) -> None:
-    """Make a difference in a copied directory that has the file ``file`` and the directory ``inner``."""
-    match change:
-        case "missing file":
-            (directory / "file").unlink()
-        case "missing directory":
-            (directory / "inner").rmdir()
-        case "other size":
-            (directory / "file").write_bytes(b"longer than before")
-        case "other type":
-            (directory / "file").unlink()
-            (directory / "file").mkdir()
-        case "file instead of a directory":
-            (directory / "inner").rmdir()
-            (directory / "inner").touch()
-        case "file instead of a link":
-            (directory / "link").unlink()
-            (directory / "link").write_bytes(b"file")
-        case "other name":
-            (directory / "file").rename(directory / "name")
-        case "temporary file":
-            (directory / ".pcopy-0123456789-1-0-1").touch(0o600)
-        case "link":
-            (directory / "link").unlink()
-            (directory / "link").symlink_to("longer than before")
-        case "attribute":
-            os.setxattr(directory, "user.other", b"value")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "missing file": lambda copy: (copy / "file").unlink(),
+    "missing directory": lambda copy: (copy / "inner").rmdir(),
+    "other size": lambda copy: (copy / "file").write_bytes(b"longer than before"),
+    "other name": lambda copy: (copy / "file").rename(copy / "name"),
+    "temporary file": lambda copy: (copy / ".pcopy-0123456789-1-0-1").touch(0o600),
+    "other link": lambda copy: replace(copy / "link", lambda path: path.symlink_to("longer than before")),
+    "directory instead of a file": lambda copy: replace(copy / "file", Path.mkdir),
+    "file instead of a directory": lambda copy: replace(copy / "inner", Path.touch),
+    "file instead of a link": lambda copy: replace(copy / "link", lambda path: path.write_bytes(b"file")),
+    "attribute": lambda copy: os.setxattr(copy, "user.other", b"value"),
+    "other source": lambda copy: None,
+    "name of a temporary file": lambda copy: None,
+    "": lambda copy: None,
+}
+"""Differences between a directory, which has ``file``, ``link`` (to ``file``) and the directory ``inner``, and its copy."""
 
 
-CHANGES = ["missing file", "missing directory", "other size", "other type", "other name", "temporary file", "link"]
-CHANGES += ["file instead of a directory", "file instead of a link"]
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    path.rmdir() if path.is_dir() else path.unlink()
+    make(path)
 
 
-@pytest.mark.parametrize("change", ["", *CHANGES, "attribute", "other source", "name of a temporary file"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_directories_of_a_resumed_run_are_finished_if_they_have_the_items_of_their_source(
     make_backend: BackendFactory, tmp_path: Path, change: str
 ) -> None:
@@ -280,7 +272,7 @@ def test_directories_of_a_resumed_run_are_finished_if_they_have_the_items_of_the
     for path in (tmp_path / "target").iterdir():
         path.chmod(0o700)
         os.utime(path)
-    _change(change, tmp_path / "target/other")
+    CHANGES[change](tmp_path / "target/other")
     names, sides = (b"one", b"other"), [tmp_path / "source", tmp_path / "target"]
     statuses = [[os.lstat(side / os.fsdecode(name)) for name in names] for side in sides]
     rows = ItemStatusColumns.from_statuses(statuses[0], METADATA)

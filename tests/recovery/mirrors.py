@@ -1,5 +1,7 @@
-"""Jobs that delete what only the destination has (``--delete``, ``--backup``). A part of the destination is a copy of the
-source already, with other items in it: so the deletion changes directories in which nothing is to be copied.
+"""Jobs that delete what only the destination has (``--delete``, ``--backup``).
+
+A part of the destination is a copy of the source already, with other items in it. So the deletion changes directories in
+which nothing is to be copied.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Mirror(NamedTuple):
         for (number, name), is_directory in self.extra.items():
             above = at[dataset.directories[number].path]
             if is_directory:
-                above, name = make_directory(disk, above, name), b"inner"
-            put_file(disk, above, name, _contents(number, name), 0o644, 0)
+                above = make_directory(disk, above, name)
+            put_file(disk, above, b"file" if is_directory else name, _contents(number, name), 0o644, 0)
         for number in self.present:
             source = dataset.directories[number]
             values = {"mode": stat.S_IFDIR | source.mode, "mtime": source.mtime, "atime": source.mtime}
@@ -67,8 +69,7 @@ class Mirror(NamedTuple):
     def missing_backups(self, disk: Disk) -> set[bytes]:
         """Return the contents of extra items that are not in the backup."""
         kept = {bytes(inode.data) for path, inode in disk.items() if path.startswith(BACKUP + b"/")}
-        extra = {_contents(number, b"inner" if deep else name) for (number, name), deep in self.extra.items()}
-        return extra - kept if self.is_backed_up else set()
+        return {_contents(*place) for place in self.extra} - kept if self.is_backed_up else set()
 
 
 def _contents(number: int, name: bytes) -> bytes:
@@ -76,8 +77,9 @@ def _contents(number: int, name: bytes) -> bytes:
 
 
 def as_mirror(random: Random, dataset: Dataset) -> Dataset:
-    """Return the data set with a destination that it is to become a mirror of. All of it can be read: if anything failed,
-    nothing would be deleted.
+    """Return the data set with a destination that is to become equal to it.
+
+    All of it can be read: if anything failed, nothing would be deleted.
     """
     directories = tuple(
         each._replace(files={name: file._replace(readable=True) for name, file in each.files.items()})
