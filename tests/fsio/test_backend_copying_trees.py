@@ -245,7 +245,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "name of a temporary file": lambda copy: None,
     "": lambda copy: None,
 }
-"""Differences between a directory, which has ``file``, ``link`` (to ``file``) and the directory ``inner``, and its copy."""
+"""Differences between a directory, which has ``file``, ``link`` and the directory ``inner``, and its copy."""
 
 
 def replace(path: Path, make: Callable[[Path], object]) -> None:

@@ -24,6 +24,7 @@ SHOWN = "normal results would be wrong without it, which the tests of the progra
 SLOW = "the slow path would process the item otherwise, with the same result"
 AUTOMOUNT = "the status of an automount point does not mount it (tests/chaos/test_automounts.py)"
 COMPARED = "the next comparison finds that the inode of a link is not that of its target"
+ONLY_COMPARED = "names and sizes in another source are compared, and none of its data or metadata is used"
 IN_ITS_OWN = "pdbench works in a directory that it has created, which other users may not enter"
 
 
@@ -39,6 +40,9 @@ REASONS = {
     Check("contents.c", "look", "AT_SYMLINK_NOFOLLOW"): SHOWN,
     Check("contents.c", "look", "AT_NO_AUTOMOUNT"): AUTOMOUNT,
     Check("copy.c", "synced", "fsync("): "its call depends on SYNC_BEFORE_NAME",
+    Check("directories.c", "is_like_source", "AT_SYMLINK_NOFOLLOW"): SHOWN,
+    Check("directories.c", "is_recorded", "source.st_ino != batch->wanted.inode[one->number]"): ONLY_COMPARED,
+    Check("directories.c", "is_recorded", "source.st_dev != batch->tree->source_device"): ONLY_COMPARED,
     Check("items.c", "pk_look_at", "AT_NO_AUTOMOUNT"): AUTOMOUNT,
     Check("items.c", "pk_remove_row", "AT_SYMLINK_NOFOLLOW"): COMPARED,
     Check("items.c", "pk_stat_row", "AT_SYMLINK_NOFOLLOW"): SHOWN,

@@ -1,7 +1,7 @@
 """Jobs that delete what only the destination has (``--delete``, ``--backup``).
 
-A part of the destination is a copy of the source already, with other items in it. So the deletion changes directories in
-which nothing is to be copied.
+A part of the destination is a copy of the source already, with other items in it. So the deletion changes directories
+in which nothing is to be copied.
 """
 
 from __future__ import annotations
