@@ -51,7 +51,7 @@ def member_header(member: ArchiveMember) -> bytes:
         if member.extents is not None:
             sparse_map = _sparse_map_bytes(member)
             stored = len(sparse_map) + member.extents.data_size
-        records = _pax_records(member, stored)
+        records = b"".join(pax_record(*each) for each in _pax_fields(member, stored))
     header = _ustar_header(member, stored, seconds)
     return _pax_header_with_records(records) + header + sparse_map if records else header + sparse_map
 
@@ -64,6 +64,9 @@ def header_size(member: ArchiveMember) -> int:
             return TAR_BLOCK_BYTES
         if part and member.mtime // _NANOSECONDS_PER_SECOND in _TEN_DIGIT_TIMES:
             return _SIZE_WITH_TIME_RECORD
+    if member.extents is None:
+        size = pax_records_size(member)
+        return 2 * TAR_BLOCK_BYTES + rounded_up_to_multiple(size) if size else TAR_BLOCK_BYTES
     return len(member_header(member))
 
 
@@ -111,7 +114,7 @@ def fits_owner_fields(uid: int, gid: int, user: bytes, group: bytes) -> bool:
 
 def pax_records_size(member: ArchiveMember) -> int:
     """Return the number of bytes of the pax records of ``member``, without the padding of their last block."""
-    return len(_pax_records(member, stored_content_size(member)))
+    return sum(_pax_record_size(*each) for each in _pax_fields(member, stored_content_size(member)))
 
 
 def stored_content_size(member: ArchiveMember) -> int:
@@ -210,15 +213,19 @@ def pax_header(size: int, kind: bytes = b"x") -> bytes:
 
 def pax_record(key: bytes, value: bytes) -> bytes:
     """Return one record of a pax header: its length, ``key`` and ``value``. The length includes its own digits."""
+    return b"%d %b=%b\n" % (_pax_record_size(key, value), key, value)
+
+
+def _pax_record_size(key: bytes, value: bytes) -> int:
+    """Return the length of ``pax_record(key, value)``."""
     bare = len(key) + len(value) + 3
     length = bare + len(b"%d" % bare)
-    length = bare + len(b"%d" % length)
-    return b"%d %b=%b\n" % (length, key, value)
+    return bare + len(b"%d" % length)
 
 
-def _pax_records(member: ArchiveMember, stored: int) -> bytes:
-    """Return the pax records for everything that the ustar header of ``member`` cannot express; empty if there is
-    nothing. ``stored`` is the number of bytes of its stored contents, including the map of a sparse file.
+def _pax_fields(member: ArchiveMember, stored: int) -> list[tuple[bytes, bytes]]:
+    """Return the keys and values of pax records for everything that the ustar header of ``member`` cannot express.
+    ``stored`` is the number of bytes of its stored contents, including the map of a sparse file.
     """
     found: list[tuple[bytes, bytes]] = []
     name, link = member.name, member.link
@@ -255,7 +262,7 @@ def _pax_records(member: ArchiveMember, stored: int) -> bytes:
             _PAX_KEYS_OF_ACLS[attribute] if text is not None else b"SCHILY.xattr." + _escaped_attribute_name(attribute)
         )
         found.append((key, value if text is None else text))
-    return b"".join(pax_record(*each) for each in found)
+    return found
 
 
 def _escaped_attribute_name(attribute: str) -> bytes:

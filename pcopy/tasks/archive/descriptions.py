@@ -94,9 +94,17 @@ class ItemToArchive(NamedTuple):
         Equal items give equal records.
         """
         size = size_in_archive(self.member)
-        fields = (*self[:5], self.member.marshallable_fields, self.names, self.metadata_problem)
+        fields = (self.root, *self._packed_place, *self[3:5], self.member.marshallable_fields, *self[6:])
         value = marshal.dumps(fields, 2)  # format 2: from format 3 on, equal values may give other bytes
         return item_sort_key(self.root, self.path, self.name), size.to_bytes(8, "big") + value
+
+    @property
+    def _packed_place(self) -> tuple[bytes, bytes] | tuple[int, int]:
+        """The fields ``path`` and ``name``, or the number of bytes of each if the name of the member ends with them."""
+        path = self.path + b"/" + self.name if self.path and self.name else self.path or self.name
+        if self.member.name.removesuffix(b"/").endswith(path):
+            return len(self.path), len(self.name)
+        return self.path, self.name
 
 
 def item_sort_key(root: int, path: bytes, name: bytes) -> bytes:
@@ -118,8 +126,13 @@ def size_of_record_in_archive(value: bytes) -> int:
 
 def unpack_item_to_archive(value: bytes) -> ItemToArchive:
     """Return the ``ItemToArchive`` in the value of a record."""
-    root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
-    return ItemToArchive(root, path, name, inode, ctime, ArchiveMember.from_marshallable_fields(member), *others)
+    root, path, name, inode, ctime, fields, *others = marshal.loads(memoryview(value)[8:])
+    member = ArchiveMember.from_marshallable_fields(fields)
+    if isinstance(path, int):
+        whole = member.name.removesuffix(b"/")
+        start = len(whole) - name
+        path, name = whole[start - path - bool(path and name) : start - bool(path and name)], whole[start:]
+    return ItemToArchive(root, path, name, inode, ctime, member, *others)
 
 
 class MemberDescriber:

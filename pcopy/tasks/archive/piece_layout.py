@@ -11,7 +11,6 @@ from __future__ import annotations
 import marshal
 from array import array
 from collections.abc import Iterator
-from itertools import islice
 
 from pcopy.archive.index import MAX_INDEX_OFFSETS
 from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
@@ -37,32 +36,45 @@ MIN_OFFSET_DISTANCE = 1 << 20
 """Smallest distance, in bytes, between two offsets in the index of the archive."""
 
 PIECES_PER_NOTE = 1024
-"""Number of pieces that one message describes."""
+"""Largest number of pieces that one message describes."""
+
+_KEY_BYTES_PER_NOTE = 256 << 10
+"""Bytes of keys at which a message about pieces is full: keys of deep directories are long."""
+
+_MEMBER_BYTES_PER_TASK = 512 << 10
+"""Bytes of packed members at which a task that writes pieces is full: names in deep directories are long."""
 
 
 class ReportPieces(TaskWithoutDirectory, code=134, doing="laying out members", is_note=False):
     """Task of each rank: divide the members that it owns into pieces (consecutive members that one task writes), and
-    report the sizes of these to rank 0.
+    report the sizes of the next of these to rank 0. The messages of a task are in memory until it ends, so another task
+    reports the rest.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        options = rank.program_options(ArchiveOptions)
-        pieces = archive_pieces_of_records(
-            rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(options.compress_as)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        keys, sizes, digests, key_bytes = list[bytes](), array("Q"), b"", 0
+        for piece in rank.shared_instance(UnreportedPieces).pieces:
+            keys.append(piece.key)
+            sizes.append(piece.size)
+            if rank.program_options(ArchiveOptions).resumes:
+                digests += digest_of_descriptions(map(unpack_members, piece.packed_members))
+            key_bytes += len(piece.key)
+            if len(keys) >= PIECES_PER_NOTE or key_bytes >= _KEY_BYTES_PER_NOTE:
+                result.spawn_task(ReportPieces(), owner=rank.number)
+                break
+        if keys:
+            note = ArchivePiecesNote(rank.number, marshal.dumps(keys), sizes.tobytes(), digests)
+            result.spawn_task(note, owner=0)
+
+
+class UnreportedPieces:
+    """The ``pieces`` (consecutive members that one task writes) that a rank has not reported to rank 0 yet."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.pieces = archive_pieces_of_records(
+            rank.shared_instance(MembersToLayOut).members.sorted(),
+            spans_directories=bool(rank.program_options(ArchiveOptions).compress_as),
         )
-        found = (  # without the members: a note is about up to 262,144 of them
-            (
-                piece.key,
-                piece.size,
-                digest_of_descriptions(map(unpack_members, piece.packed_members)) if options.resumes else b"",
-            )
-            for piece in pieces
-        )
-        while some := list(islice(found, PIECES_PER_NOTE)):
-            keys, sizes, digests = zip(*some, strict=True)
-            packed = marshal.dumps([*keys]), array("Q", sizes).tobytes(), b"".join(digests)
-            result.spawn_task(ArchivePiecesNote(rank.number, *packed), owner=0)
-            yield None
 
 
 class ArchivePiecesNote(TaskWithoutDirectory, code=135, doing="recording pieces"):
@@ -255,13 +267,13 @@ def _piece_write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers
         spans_directories=bool(rank.program_options(ArchiveOptions).compress_as),
     )
     some: list[tuple[int, int, list[bytes]]] = []
-    members = size = 0
+    members = size = packed = 0
     for offset, piece in zip(offsets, found, strict=True):
         some.append((offset, piece.size, piece.packed_members))
-        members, size = members + piece.members, size + piece.size
-        if members >= PIECE_MEMBERS or size >= PIECE_BYTES:
+        members, size, packed = members + piece.members, size + piece.size, packed + sum(map(len, some[-1][2]))
+        if members >= PIECE_MEMBERS or size >= PIECE_BYTES or packed >= _MEMBER_BYTES_PER_TASK:
             yield WriteMembers(marshal.dumps(some), -1)
-            some, members, size = [], 0, 0
+            some, members, size, packed = [], 0, 0, 0
     if some:
         yield WriteMembers(marshal.dumps(some), -1)
 
