@@ -41,7 +41,7 @@ PIECES_PER_NOTE = 1024
 _KEY_BYTES_PER_NOTE = 256 << 10
 """Bytes of keys at which a message about pieces is full: keys of deep directories are long."""
 
-_MEMBER_BYTES_PER_TASK = 512 << 10
+_MEMBER_BYTES_PER_TASK = 64 << 10
 """Bytes of packed members at which a task that writes pieces is full: names in deep directories are long."""
 
 
