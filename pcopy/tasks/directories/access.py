@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
+from pcopy.fsio.attributes import ItemHandle, ItemMetadata
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.nodes import open_o_path_descriptor, proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
@@ -56,6 +57,23 @@ def grant_owner_access_to_open_directory(target: int | bytes, status: os.stat_re
         return
     with errors_as_problem("chmod"):
         os.chmod(target, stat.S_IMODE(status.st_mode) | 0o700)
+
+
+def must_restore_mode(rank: Rank, place: Place, attributes: ItemMetadata) -> bool:
+    """Return True if the target directory of ``place`` existed before, keeps its mode (``attributes.mode``) because
+    modes are not preserved, and was given missing owner permissions.
+    """
+    is_kept = not (place.is_new or rank.options.preserve.mode)
+    return is_kept and attributes.mode & 0o700 != 0o700 and not has_capability(CAP_DAC_OVERRIDE)
+
+
+def restore_mode(target: ItemHandle, mode: int) -> None:
+    """Give the directory ``target`` the permission bits ``mode`` again, if it has the owner permissions in addition.
+    Raise ``Problem`` on failure.
+    """
+    with errors_as_problem("chmod"):
+        if stat.S_IMODE(os.stat(target).st_mode) == stat.S_IMODE(mode) | 0o700:
+            os.chmod(target, stat.S_IMODE(mode))
 
 
 def regrant_owner_access(rank: Rank, place: Place) -> None:

@@ -42,7 +42,12 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.directories.access import grant_owner_access_to_open_directory, regrant_owner_access
+from pcopy.tasks.directories.access import (
+    grant_owner_access_to_open_directory,
+    must_restore_mode,
+    regrant_owner_access,
+    restore_mode,
+)
 from pcopy.tasks.files.existing import item_status_or_none, should_update_metadata
 
 
@@ -231,6 +236,9 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
             task, rank, target
         )  # before the times are set: to list the directory changes its access time
         applied = _apply_metadata(rank, target, attributes, existing)
+        # Only in these phases ``attributes.mode`` is the mode of an existing directory (``must_restore_mode``).
+        if task.attributes and result.phase >= Phase.SEAL and must_restore_mode(rank, place, attributes):
+            call_with_descriptor_or_path(target, lambda handle: restore_mode(handle, attributes.mode))
         if lost is not None:
             raise lost
         if not task.is_again:  # otherwise notices were reported and counted when the directory was first finished
@@ -406,10 +414,12 @@ def spawn_finish_dir_task(rank: Rank, result: TaskResult, place: Place, phase: i
     keeps_mode = present.st_mode & 0o700 == 0o700 or has_capability(CAP_DAC_OVERRIDE)
     with suppress(Problem):  # tasks that then fail to create items in it report why
         regrant_owner_access(rank, place)
-    was = present.st_mtime_ns if keeps_mode else None
-    result.spawn_task(
-        FinishDir(place, None, False, -1, is_again=True, earlier_mtime=was), phase=_directory_finishing_phase(phase)
-    )
+    was, attributes = present.st_mtime_ns if keeps_mode else None, None
+    if not (keeps_mode or rank.options.preserve.mode):
+        with suppress(Problem):  # the task reads the source again, and reports the error
+            attributes = _current_source_metadata(rank, place)._replace(mode=present.st_mode)
+    finish = FinishDir(place, attributes, False, -1, is_again=True, earlier_mtime=was)
+    result.spawn_task(finish, phase=_directory_finishing_phase(phase))
     return True
 
 

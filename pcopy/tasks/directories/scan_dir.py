@@ -41,7 +41,11 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank, is_ctime_since_earlier_run
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.directories.access import grant_owner_access, grant_owner_access_to_open_directory
+from pcopy.tasks.directories.access import (
+    grant_owner_access,
+    grant_owner_access_to_open_directory,
+    must_restore_mode,
+)
 from pcopy.tasks.directories.finish_dir import (
     FinishDir,
     FinishDirLastNote,
@@ -210,7 +214,9 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
 
             target, action = foreseen_target(self, rank, status, attributes)
         elif not reads:
-            target, action = _create_target(self, rank, result, handle, status, attributes, is_target_new=is_target_new)
+            target, action, attributes = _create_target(
+                self, rank, result, handle, status, attributes, is_target_new=is_target_new
+            )
         if target is None and not rank.collects_signature_entries and rank.job.copies:
             return None
         if not result.item_recorder.is_recording:
@@ -433,9 +439,9 @@ def schedule_finish_dir_task(
 ) -> None:
     """Have the directory of ``finish`` get its metadata in a later phase; in a dry run count it at once.
 
-    A directory that its owner cannot enter afterwards gets its metadata last of all (``FinishDirLastNote``); any other
-    is passed to ``finish_later``, which spawns the task. If ``finish.counts_as_copied`` is False, the directory has
-    failed already and is not counted.
+    A directory that its owner cannot enter afterwards, or whose mode is restored, gets its metadata last of all
+    (``FinishDirLastNote``); any other is passed to ``finish_later``, which spawns the task. If
+    ``finish.counts_as_copied`` is False, the directory has failed already and is not counted.
     """
     assert finish.attributes is not None
     if rank.options.dry_run:
@@ -443,7 +449,7 @@ def schedule_finish_dir_task(
 
         if finish.counts_as_copied:
             count_dry_run_directory(result, finish.place, finish.action)
-    elif can_enter_with_mode(finish.attributes):
+    elif can_enter_with_mode(finish.attributes) and not must_restore_mode(rank, finish.place, finish.attributes):
         finish_later(result, finish)
     else:  # last of all: once its owner cannot enter it, no directory below it can get its metadata
         result.spawn_task(FinishDirLastNote(finish), owner=0)
@@ -463,10 +469,11 @@ def _create_target(
     attributes: ItemMetadata,
     *,
     is_target_new: bool,
-) -> tuple[Place | None, int]:
-    """Create or open the target directory. Return the ``Place`` and the packed action that is reported for it: COPY or
-    REPLACE if the job has created it, else META or SKIP. The ``Place`` is None if an item that is no directory has the
-    name and is kept. Raise ``Problem`` on failure.
+) -> tuple[Place | None, int, ItemMetadata]:
+    """Create or open the target directory. Return the ``Place``, the packed action that is reported for it (COPY or
+    REPLACE if the job has created it, else META or SKIP), and ``attributes``, with the mode of an existing directory if
+    modes are not preserved. The ``Place`` is None if an item that is no directory has the name and is kept. Raise
+    ``Problem`` on failure.
 
     Args:
         handle: the source directory, from which the default Lustre layout (striping) is read.
@@ -486,7 +493,7 @@ def _create_target(
         if not is_target_new:
             made, present = _create_directory(rank, parent_place, parent, name, source)
         if present is not None and not stat.S_ISDIR(present.st_mode):
-            return None, pack_action(ItemAction.SKIP, 0)
+            return None, pack_action(ItemAction.SKIP, 0), attributes
         grant_owner_access(parent, name, present)  # inherited ACLs may deny access to a new directory, too
         targets.discard_directory(path)
     fresh = made is not ItemAction.SKIP
@@ -511,10 +518,12 @@ def _create_target(
         from pcopy.tasks.directories.forecast import existing_directory_action
 
         made, differences = existing_directory_action(rank, place, target, present or status, attributes)
+        if not rank.options.preserve.mode:
+            attributes = attributes._replace(mode=(present or status).st_mode)
         place = place._replace(is_unchanged=made is ItemAction.SKIP)
     if fresh and (reason := target_layout_policy(rank, place).set_default_layout_of_directory(handle, target)):
         result.warn_of_unwanted_layout(place, b"", inherited_layout_message(reason))
-    return place, pack_action(made, differences)
+    return place, pack_action(made, differences), attributes
 
 
 def _create_directory(

@@ -267,7 +267,10 @@ def _process_entered_directories(
         finishes.add_entered_directories(rank, entered, tree.unchanged)
     else:
         for number in range(len(entered.flags)):
-            finish = FinishDir(tree.place(number), tree.attributes(number), True, -1)
+            place, attributes = tree.place(number), tree.attributes(number)
+            if not (place.is_new or rank.options.preserve.mode):  # it keeps its mode, which has allowed to enter it
+                attributes = attributes._replace(mode=attributes.mode | 0o700)
+            finish = FinishDir(place, attributes, True, -1)
             result.set_counted_directory(finish.place.key)
             schedule_finish_dir_task(rank, result, finish, finishes.add)
     for number, (names, rows) in entered.contents.items():
