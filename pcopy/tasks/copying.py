@@ -109,7 +109,7 @@ class ItemVisitor:
         """Return the rows of the items that pass the filters; count the others as skipped. On a later attempt all pass,
         because they passed when they were first found.
         """
-        if not self._filter.has_filters or self._attempt:
+        if not self._filter.has_filters or self._attempt or found.are_selected:
             return range(len(found))
         rows = self._filter.selected_rows(self._place.path, found)
         for counter in (counts.SKIPPED, counts.EXCLUDED):

@@ -8,8 +8,9 @@ trailing blanks (pathspec also takes the last byte of an à for a blank).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
+from struct import Struct
 
 from pcopy.text import printable_path
 
@@ -56,6 +57,10 @@ MAX_PATTERN_BYTES = 4096
 """Maximum length in bytes of a pattern in a file (PATH_MAX). If a line is longer, the file is refused: it is no list of
 patterns.
 """
+_END, _ONE_BYTE, _ANY_BYTE, _BYTE_SET, _ANY_BYTES, _SLASH, _ANY_DIRECTORIES = map(bytes, zip(range(7)))
+"""Operations of the programs into which patterns are translated for the C backend (native/filter.c)."""
+_RULE_HEAD = Struct("=IB")
+"""Size of a rule in bytes, and its flags: 1 if it excludes, 2 if it matches directories only, 4 if it matches paths."""
 _MATCHES_NOTHING = "this pattern cannot match anything"
 
 
@@ -80,6 +85,42 @@ def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
     if "?P<" in regex:
         raise ValueError("this pattern is not supported")
     return "".join(private.get(character, character) for character in regex).encode(), excludes
+
+
+def pattern_rules(patterns: Sequence[bytes]) -> bytes:
+    """Return gitignore patterns as rules for the C backend (native/filter.c), the last one first."""
+    return b"".join(map(_pattern_rule, reversed(patterns)))
+
+
+def _pattern_rule(line: bytes) -> bytes:
+    """Return a gitignore pattern as a rule for the C backend: its size, flags, and a program that matches paths."""
+    excludes = not line.startswith(b"!")
+    text, private = _pattern_for_pathspec_library(line if excludes else line[1:])
+    parts = text.removeprefix("/").removesuffix("/").split("/")
+    flags = excludes | 2 * text.endswith("/") | 4 * (text.startswith("/") or len(parts) > 1)
+    steps = []
+    for depth, part in enumerate(parts):
+        is_last = depth == len(parts) - 1
+        if part == "**":
+            steps.append(_ANY_DIRECTORIES + _ANY_BYTES * is_last)
+        else:
+            steps += [_pattern_step(character, private) for character in part.replace("**", "*")]
+            steps.append(b"" if is_last else _SLASH)
+    program = b"".join(steps) + _END
+    return _RULE_HEAD.pack(_RULE_HEAD.size + len(program), flags) + program
+
+
+def _pattern_step(character: str, private: dict[str, str]) -> bytes:
+    """Return the operation of a program that stands for a character of a prepared pattern."""
+    if character == "*":
+        return _ANY_BYTES
+    if character == "?":
+        return _ANY_BYTE
+    if character not in private:
+        return _ONE_BYTE + character.encode()
+    matches = re.compile(private[character].encode(), re.DOTALL).fullmatch
+    members = sum(1 << byte for byte in range(256) if matches(bytes((byte,))))
+    return _BYTE_SET + members.to_bytes(32, "little")
 
 
 def _regex_by_pathspec(text: str) -> str | None:

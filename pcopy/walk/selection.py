@@ -67,7 +67,8 @@ class ItemSelector:
         """
         self._after, self._before = select.after, select.before
         self._larger, self._smaller = select.larger_than, select.smaller_than
-        self._tests_status = select.has_age_limit or select.has_size_limit
+        self.tests_status = select.has_age_limit or select.has_size_limit
+        """True if there are limits of mtime or size."""
 
     def excludes_path(self, path: bytes) -> bool:
         """Return True if the user's patterns exclude the path; one of a directory ends with a slash. Directories above
@@ -107,7 +108,7 @@ class ItemSelector:
         """Return True if an item that is no directory is within the user's limits of mtime and size. The limits of the
         size apply to regular files only.
         """
-        if not self._tests_status:
+        if not self.tests_status:
             return True
         return self.is_mtime_within_limits(mtime) and (not stat.S_ISREG(mode) or self.is_size_within_limits(size))
 

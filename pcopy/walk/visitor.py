@@ -32,15 +32,25 @@ class FoundItems:
     - ``packed``: the names, joined by slashes.
     - ``rows``: the statuses, with the columns of ``VISITOR_COLUMNS``.
     - ``problems``: the error by row, for items that could not be statted; their values in ``rows`` are meaningless.
+    - ``are_selected``: True if the filters of the user were applied, and select all of these items.
     """
 
-    __slots__ = ("_names", "directory", "packed", "problems", "rows")
+    __slots__ = ("_names", "are_selected", "directory", "packed", "problems", "rows")
 
-    def __init__(self, directory: int, packed: bytes, rows: ItemStatusColumns, problems: Mapping[int, Problem]) -> None:
+    def __init__(
+        self,
+        directory: int,
+        packed: bytes,
+        rows: ItemStatusColumns,
+        problems: Mapping[int, Problem],
+        *,
+        are_selected: bool = False,
+    ) -> None:
         self.directory = directory
         self.packed = packed
         self.rows = rows
         self.problems = problems
+        self.are_selected = are_selected
         self._names: list[bytes] = []
 
     def __len__(self) -> int:

@@ -72,7 +72,7 @@ def change_trees(
         **wanted,
     }
     try:
-        batch = ChangeTreesBatch(directory=directory, names=pack_names(map(os.fsencode, names)), **chosen)
+        batch = ChangeTreesBatch(filters=None, directory=directory, names=pack_names(map(os.fsencode, names)), **chosen)
         result: WalkResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result

@@ -69,7 +69,7 @@ def compared(
     }
     packed = pack_names(map(os.fsencode, names))
     try:
-        batch = CompareTreesBatch(names=packed, inodes=ours, other_inodes=theirs, **given)
+        batch = CompareTreesBatch(filters=None, names=packed, inodes=ours, other_inodes=theirs, **given)
         result: WalkResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result

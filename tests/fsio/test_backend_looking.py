@@ -67,7 +67,14 @@ def reported(
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     at = os.stat(place).st_dev if device is None else device
     items: dict[str, Any] = {"mask": 0, "kinds": b"", "column_sums": None}
-    fields = {"max_names": 100, "depth": 0, "deadline": 0.0, **(items if batch is ListItemsBatch else {}), **wanted}
+    fields = {
+        "max_names": 100,
+        "depth": 0,
+        "deadline": 0.0,
+        "filters": None,
+        **(items if batch is ListItemsBatch else {}),
+        **wanted,
+    }
     try:
         result = done(backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **fields))
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
@@ -148,7 +155,7 @@ def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Pa
     inodes = array("Q", [os.stat(place / "some").st_ino])
     try:
         ticket = backend.submit_batch(
-            ListItemsBatch(directory, b"some", inodes, os.stat(place).st_dev, 100, 0, 0.0, ALL, b"", tally)
+            ListItemsBatch(directory, b"some", inodes, os.stat(place).st_dev, 100, 0, 0.0, None, ALL, b"", tally)
         )
         pool.request_threads(2)
         assert backend.runs_in_poll == (threads == 0)
@@ -300,7 +307,7 @@ def test_subtree_is_summed_up_or_left_to_the_caller(
     status = os.fstat(directory)
     batch = ListItemsBatch(
         directory, b"0/1/2", array("Q", [os.stat(tmp_path / name).st_ino for name in names]), status.st_dev, 100, depth,
-        deadline, ALL, b"", tally,
+        deadline, None, ALL, b"", tally,
     )  # fmt: skip
     result = done(backend, batch)
     os.close(directory)

@@ -53,7 +53,9 @@ def removed(
         **more,
     }
     try:
-        result: WalkResult = done(backend, RemoveTreesBatch(directory, pack_names(map(os.fsencode, names)), **given))
+        result: WalkResult = done(
+            backend, RemoveTreesBatch(directory, pack_names(map(os.fsencode, names)), filters=None, **given)
+        )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:

@@ -68,6 +68,7 @@ def described(
         1000,
         ALL_LEVELS,
         time.monotonic() + seconds,
+        None,
         b"top/",
         **(usual | settings),
     )

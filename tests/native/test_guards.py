@@ -43,6 +43,7 @@ REASONS = {
     Check("directories.c", "is_like_source", "AT_SYMLINK_NOFOLLOW"): SHOWN,
     Check("directories.c", "is_recorded", "source.st_ino != batch->wanted.inode[one->number]"): ONLY_COMPARED,
     Check("directories.c", "is_recorded", "source.st_dev != batch->tree->source_device"): ONLY_COMPARED,
+    Check("filter.c", "pk_excludes", "AT_SYMLINK_NOFOLLOW"): SHOWN,
     Check("items.c", "pk_look_at", "AT_NO_AUTOMOUNT"): AUTOMOUNT,
     Check("items.c", "pk_remove_row", "AT_SYMLINK_NOFOLLOW"): COMPARED,
     Check("items.c", "pk_stat_row", "AT_SYMLINK_NOFOLLOW"): SHOWN,

@@ -157,6 +157,7 @@ def test_type_of_a_long_name_is_found_out_or_left_to_the_caller(length: int, mon
             10,
             5,
             world.now + 1,
+            None,
             b"/",
         )
         ticket = backend.submit_batch(batch)

@@ -130,6 +130,24 @@ class FileOperationBatch(LightDataclass, Generic[Result]):
         raise NotImplementedError
 
 
+class BatchFilters(NamedTuple):
+    """Filters of the user, for a batch that walks subtrees: the items that they exclude are counted and left out.
+
+    Fields:
+        rules: the patterns (``pcopy.walk.patterns.pattern_rules``).
+        above: path of the parent directory of the rows, as patterns see it, with a slash at its end; or empty.
+        after, before: only items with an mtime between these times (nanoseconds since 1970) are selected.
+        larger, smaller: only files with a size in bytes between these are selected.
+    """
+
+    rules: bytes
+    above: bytes = b""
+    after: int = -(2**63)
+    before: int = 2**63 - 1
+    larger: int = -1
+    smaller: int = 2**63 - 1
+
+
 class NamesInDirectoryBatch(FileOperationBatch[Result]):
     """A batch with one row (item) for each of the ``names`` in the open ``directory``. The names are packed into one
     string, joined by slashes.
@@ -477,7 +495,8 @@ class ItemCounts(NamedTuple):
     """Counts of items that were processed completely, by type.
 
     ``bytes`` is the size of the files. If two trees are compared, a pair of items counts once, and ``bytes`` is the
-    number of bytes read from both. ``changed`` is the number of items whose metadata were changed.
+    number of bytes read from both. ``changed`` is the number of items whose metadata were changed. ``excluded`` is the
+    number of items that filters exclude, which are in no other count.
     """
 
     files: int = 0
@@ -486,6 +505,7 @@ class ItemCounts(NamedTuple):
     other_items: int = 0
     bytes: int = 0
     changed: int = 0
+    excluded: int = 0
 
 
 class FindItemsWithoutXattrsBatch(NamesInDirectoryBatch[BatchResult]):

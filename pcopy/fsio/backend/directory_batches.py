@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, NamesInDirectoryBatch
+from pcopy.fsio.backend.batches import BatchFilters, BatchResult, FileOperationBatch, NamesInDirectoryBatch
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
@@ -53,6 +53,7 @@ class DirectoryBatchSettings(NamedTuple):
         recognises_own_directories: True if target directories that earlier runs have created are ``IS_NEW``.
         returns_complete_rows: True if a row is returned that has subdirectories, even if nothing remains in and below
             it.
+        filters: the filters of the user; None if there are none. Excluded items are skipped.
     """
 
     source_device: int
@@ -69,6 +70,7 @@ class DirectoryBatchSettings(NamedTuple):
     is_resumed: bool = False
     recognises_own_directories: bool = False
     returns_complete_rows: bool = False
+    filters: BatchFilters | None = None
 
 
 class PresentDirectoryStatus(NamedTuple):
@@ -94,8 +96,9 @@ class CopiedDirectories(NamedTuple):
         sources, targets: inode numbers of the source and of the target directories.
         marks: identity marks of the target directories, each preceded by its length in one byte.
         copied, copied_bytes: number and bytes of the files that were copied into each.
-        skipped, skipped_bytes: number and bytes of the files that were skipped in each, and in its finished
+        skipped, skipped_bytes: number and bytes of the items that were skipped in each, and in its finished
             subdirectories.
+        excluded: number of those that the filters exclude.
         subdirectories: number of subdirectories of each that are among these directories.
         finished: number of directories below each that are finished: they existed, all in and below them was skipped,
             and they have their metadata. They are not among these directories.
@@ -120,6 +123,7 @@ class CopiedDirectories(NamedTuple):
     copied_bytes: Sequence[int]
     skipped: Sequence[int]
     skipped_bytes: Sequence[int]
+    excluded: Sequence[int]
     subdirectories: Sequence[int]
     finished: Sequence[int]
     changed: Sequence[int]
@@ -161,8 +165,9 @@ class EnterDirectoriesResult(BatchResult):
 
     Fields:
         unfinished: the directories that are not finished; None if there are none.
-        skipped: number of files that were skipped in and below rows that are finished.
-        skipped_bytes: bytes of these files.
+        skipped: number of items that were skipped in and below rows that are finished.
+        skipped_bytes: bytes of the files among them, except those that filters exclude.
+        excluded: number of those that the filters exclude.
         below: number of directories below these rows.
         changed: number of these rows, and of directories below them, whose metadata is now another than before.
     """
@@ -170,6 +175,7 @@ class EnterDirectoriesResult(BatchResult):
     unfinished: CopiedDirectories | None
     skipped: int
     skipped_bytes: int
+    excluded: int
     below: int
     changed: int
 

@@ -16,6 +16,7 @@ from typing import Any
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
+    BatchFilters,
     BatchResult,
     BenchmarkCallsBatch,
     CompareXattrsBatch,
@@ -127,6 +128,17 @@ class NativeBatch:
         pointer = _ffi.from_buffer(kind, buffer)
         self._kept_alive.append(pointer)
         return pointer
+
+    def filter_pointer(self, filters: BatchFilters | None) -> Any:
+        """Return a C pointer to the filters, which this object keeps alive; NULL if there are none."""
+        if filters is None:
+            return _ffi.NULL
+        packed = _ffi.new("pk_filter *")
+        self._kept_alive.append(packed)
+        packed.rules, packed.size = self.column_pointer("uint8_t[]", filters.rules), len(filters.rules)
+        packed.above = self.column_pointer("char[]", filters.above + b"\0")
+        packed.after, packed.before, packed.larger, packed.smaller = filters[2:]
+        return packed
 
     def set_column_pointers(self, to: Any, rows: ItemStatusColumns, needed: int = 0) -> None:
         """Set the pointers in ``to``, a C structure ``pk_columns``, to the columns of ``rows``.

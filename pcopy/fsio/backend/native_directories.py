@@ -78,6 +78,7 @@ class NativeDirectoriesBatch(NativeBatch):
         to.umask = settings.umask
         to.flags = native_batch_flags(settings)
         to.tree = self._tree
+        self._tree.filter = self.filter_pointer(batch.settings.filters)
 
     def fill_in_batch_result(self) -> None:
         mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
@@ -90,7 +91,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, 0)
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, 0, 0)
         super().__init__(_lib.PK_COPY_TREE, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -104,7 +105,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
         super().fill_in_batch_result()
         entered, directories = self._enter_result, self._directories
         done = int(OutcomeCode.DONE)
-        entered.skipped = entered.skipped_bytes = entered.below = entered.changed = 0
+        entered.skipped = entered.skipped_bytes = entered.excluded = entered.below = entered.changed = 0
         if OutcomeCode.FAILED in entered.verdicts.codes:
             raise MemoryError
         unfinished = []
@@ -117,6 +118,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
                 continue
             entered.skipped += found.skipped
             entered.skipped_bytes += found.skipped_bytes
+            entered.excluded += found.excluded
             entered.below += found.finished
             entered.changed += found.is_changed + found.changed
         entered.unfinished = _entered_directories(unfinished) if unfinished else None
@@ -248,7 +250,7 @@ _METADATA_NUMBERS = _copied_fields("I", "metadata.mode", "metadata.uid", "metada
 _METADATA_TIMES = _copied_fields("q", "metadata.atime", "metadata.mtime")
 _INODES_AND_BYTES = _copied_fields("Q", "source", "target", "copied_bytes", "skipped_bytes")
 _COUNTS_AND_FLAGS = _copied_fields(
-    "I", "copied", "skipped", "subdirectories", "finished", "changed", "remaining", "flags"
+    "I", "copied", "skipped", "excluded", "subdirectories", "finished", "changed", "remaining", "flags"
 )
 
 
@@ -280,7 +282,8 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
     packed = b"".join([used_bytes(found.copies) for found in rows])
     entries, size = _ffi.from_buffer("pk_copied[]", packed), _ffi.sizeof("pk_copied")
     sources, targets, copied_bytes, skipped_bytes = _copied_columns(packed, _INODES_AND_BYTES)
-    copied, skipped, subdirectories, finished, changed, remaining, flags = _copied_columns(packed, _COUNTS_AND_FLAGS)
+    copied, skipped, excluded, *others = _copied_columns(packed, _COUNTS_AND_FLAGS)
+    subdirectories, finished, changed, remaining, flags = others
     present = {
         number: _present_status(entries[number])
         for number, flag in enumerate(flags)
@@ -307,6 +310,7 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
         copied_bytes,
         skipped,
         skipped_bytes,
+        excluded,
         subdirectories,
         finished,
         changed,

@@ -67,6 +67,7 @@ class NativeWalkBatch(NativeBatch, Generic[WalkResultType]):
         tree, to = self.tree, self.batch
         tree.source_device, tree.most = batch.device, batch.max_names + 1
         tree.depth, tree.deadline = batch.depth, max(0, int(batch.deadline * 1e9))
+        tree.filter = self.filter_pointer(batch.filters)
         to.tree, to.directories, to.sums = tree, self.directories, self.sums
         to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
         self.names = batch.names.split(b"/")

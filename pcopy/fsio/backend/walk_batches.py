@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchResult, ItemCounts, NamesInDirectoryBatch
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchFilters, BatchResult, ItemCounts, NamesInDirectoryBatch
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.columns import ItemStatusColumns
@@ -99,6 +99,7 @@ class WalkBatch(NamesInDirectoryBatch[WalkResultType]):
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
         depth: how many levels of directories below the rows may be entered.
         deadline: time (``time.monotonic``) after which no further directory below the rows is entered.
+        filters: the filters of the user; None if there are none. They do not apply to the rows.
     """
 
     row_kind = "subtree"
@@ -108,6 +109,7 @@ class WalkBatch(NamesInDirectoryBatch[WalkResultType]):
     max_names: int
     depth: int
     deadline: float
+    filters: BatchFilters | None
 
 
 class ListPathsResult(WalkResult):

@@ -116,7 +116,9 @@ class _DescriptionWalk(TreeWalk):
         one, except for a compressed archive.
         """
         rank, result, sums = self._rank, self._result, found.counts
-        result.count(counts.FOUND, sums.other_items)
+        result.count(counts.FOUND, sums.other_items + sums.excluded)
+        result.count(counts.SKIPPED, sums.excluded)
+        result.count(counts.EXCLUDED, sums.excluded)
         result.count(counts.FOUND_BYTES, sums.bytes)
         result.count(counts.DIRECTORIES, sums.directories)
         prefix = self._describing.archive_name_prefix(parent)
@@ -159,8 +161,8 @@ class _DescriptionWalk(TreeWalk):
 
 def can_archive_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may describe sub-directories of ``place`` with everything below them. That is so if
-    items need no look in Python (no filter, digest or limit), if no file system is known to be mounted at ``place`` or
-    below, and if names in it may be short enough for a header.
+    items need no look in Python (no digest, no limit of age or size) and are not counted against a limit, if no file
+    system is known to be mounted at ``place`` or below, and if names in it may be short enough for a header.
     """
     return (
         may_enter_subtrees(rank, (rank.sources[place.root], place.path))

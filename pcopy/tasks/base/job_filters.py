@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from pcopy.fsio.backend.batches import BatchFilters
 from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH, type_byte
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
@@ -22,6 +23,7 @@ class JobFilter(ItemSelector):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.select)
+        self._rules: bytes | None = None
 
     def selects_item(self, place: Place, name: bytes, status: os.stat_result) -> bool:
         """Return True if the item ``name`` of the directory ``place`` passes the filters."""
@@ -29,6 +31,23 @@ class JobFilter(ItemSelector):
             return True
         path = place.path + b"/" + name if place.path else name
         return self.selects_item_at_path(path, status.st_mode, status.st_size, status.st_mtime_ns)
+
+    def batch_filters(self, directory: bytes) -> BatchFilters | None:
+        """Return the filters for a batch whose rows are items of a directory; None if the user has given none.
+        ``directory`` is its path as patterns see it.
+        """
+        if not self.has_filters:
+            return None
+        if self._rules is None:
+            from pcopy.walk.patterns import pattern_rules
+
+            self._rules = pattern_rules(self.select.patterns)
+        chosen = self.select
+        limits = {
+            "after": chosen.after, "before": chosen.before, "larger": chosen.larger_than, "smaller": chosen.smaller_than
+        }  # fmt: skip
+        above = directory + b"/" if directory else b""
+        return BatchFilters(self._rules, above, **{key: limit for key, limit in limits.items() if limit is not None})
 
     def selects_manifest_entry(self, path: bytes, kind: bytes, size: int) -> bool:
         """Return True if an entry of a manifest passes the filters. Filters of times are ignored, because a manifest

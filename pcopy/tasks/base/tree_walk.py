@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ALL_LEVELS, MAX_NAMES_IN_ROW, ListNamesResult
+from pcopy.fsio.backend.batches import ALL_LEVELS, MAX_NAMES_IN_ROW, BatchFilters, ListNamesResult
 from pcopy.fsio.backend.columns import OutcomeCode, column_of_zeros, pack_names
 from pcopy.fsio.backend.walk_batches import RemainingItems, WalkResult
 from pcopy.fsio.directories import DirectoriesBelowRoot
@@ -137,30 +137,34 @@ def walk_rows(
     found: Siblings,
     max_names: int = MAX_NAMES_IN_ROW,
     depth: int = ALL_LEVELS,
-) -> tuple[int, bytes, array[int], int, int, int, float]:
+    above: bytes | None = None,
+) -> tuple[int, bytes, array[int], int, int, int, float, BatchFilters | None]:
     """Return the first fields of a batch (``WalkBatch``) that processes the items ``found`` and everything below.
 
     Args:
         directory, device: descriptor and st_dev of the directory that contains them.
         max_names: largest number of names of a directory that is processed.
         depth: how many levels of directories below the items may be entered.
+        above: path of that directory as filters see it; by default its path below the root.
     """
     inodes = array("Q", found.inodes) if found.inodes else column_of_zeros("Q", len(found.names))
-    return directory, pack_names(found.names), inodes, device or 0, max_names, depth, call_deadline(rank)
+    filters = rank.shared_instance(JobFilter).batch_filters(found.parent.path if above is None else above)
+    return directory, pack_names(found.names), inodes, device or 0, max_names, depth, call_deadline(rank), filters
 
 
-def may_enter_subtrees(rank: Rank, *directories: tuple[DirectoriesBelowRoot, bytes]) -> bool:
+def may_enter_subtrees(rank: Rank, *directories: tuple[DirectoriesBelowRoot, bytes], needs_limits: bool = True) -> bool:
     """Return True if one call of the backend may process everything below the given directories, each of which is given
     by its root and its path.
 
     Return False if the backend has threads, because these can process the items of one directory in parallel. Return
-    False also with a limit (--bwlimit, --oplimit), because then each item is counted against the limit, with filters,
-    and if a file system is mounted there or below.
+    False also with a limit (--bwlimit, --oplimit), because then each item is counted against the limit, and if a file
+    system is mounted there or below. Return False with filters by age or size, which these batches do not apply, unless
+    ``needs_limits`` is False.
     """
     backend = rank.backend
     if not (backend.has_directory_batches and backend.runs_in_poll) or rank.throttle.is_on:
         return False
-    return not rank.shared_instance(JobFilter).has_filters and not any(
+    return not (needs_limits and rank.shared_instance(JobFilter).tests_status) and not any(
         root.expected_mounts.has_expected_mount_at_or_below(path) for root, path in directories
     )
 

@@ -20,6 +20,7 @@ from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, BatchOutcomeC
 from pcopy.fsio.backend.walk_batches import ChangeTreesBatch, WalkResult
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -72,7 +73,7 @@ class ChangeMetadataOfItems(DivisibleTask, code=115, doing="changing", is_note=F
         walk = _ChangeWalk(rank, result)
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         found = Siblings(self.place, names, inodes, kinds=self.kinds, are_visited=False)
-        if self.kinds and walk.may_be_rows(found):
+        if self.kinds and not rank.shared_instance(JobFilter).has_filters and walk.may_be_rows(found):
             yield from walk.change_items_with_contents(found)
         else:
             listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, inodes)
@@ -114,10 +115,12 @@ class _ChangeWalk(TreeWalk):
 
     def may_be_rows(self, found: Siblings) -> bool:
         """Return True if the backend may change items of one directory, with everything below them, in one call. That
-        is so if items need no look in Python (no filter, report or ACL), and if no file system is mounted in the
-        directory or below.
+        is so if items need no look in Python (no limit of age or size, report or ACL), and if no file system is mounted
+        in the directory or below. With filters it is not so for the PATHs, which the path in patterns does not include.
         """
         parent = found.parent
+        if not parent.path and self._rank.shared_instance(JobFilter).has_filters:
+            return False
         return (
             may_enter_subtrees(self._rank, (self._rank.sources[parent.root], parent.path))
             and self._new_visitor(parent).can_change_without_stat
@@ -130,7 +133,7 @@ class _ChangeWalk(TreeWalk):
         """Change items and everything below them, or only what is in them if they are directories that were visited."""
         rank, intent, parent = self._rank, self._rank.shared_instance(WantedMetadata), found.parent
         batch = ChangeTreesBatch(
-            *walk_rows(rank, directories[0], rank.source_device(parent), found),
+            *walk_rows(rank, directories[0], rank.source_device(parent), found, above=parent.path.partition(b"/")[2]),
             b"" if found.are_visited else found.letters,
             intent.modes,
             intent.directory_modes,
@@ -244,7 +247,8 @@ class _ChangeWalk(TreeWalk):
         if _DIRECTORY_LETTER in listed.kinds:
             pairs = zip(unpack_names(names), listed.kinds, strict=True)
             visitor.listed_directories = [name for name, kind in pairs if kind == _DIRECTORY_LETTER]
-        if listed.kinds and visitor.can_change_without_stat:
+        has_filters = self._rank.shared_instance(JobFilter).has_filters
+        if listed.kinds and visitor.can_change_without_stat and not has_filters:
             names = yield from visitor.change_listed_files(directory, listed)
         yield from stat_and_visit_names(
             self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER_COLUMN | GROUP_COLUMN
@@ -275,7 +279,9 @@ def _count_changed_items(result: TaskResult, done: WalkResult) -> None:
     sums = done.counts
     found = sums.files + sums.directories + sums.links + sums.other_items
     for counter, number in (
-        (counts.FOUND, found),
+        (counts.FOUND, found + sums.excluded),
+        (counts.SKIPPED, sums.excluded),
+        (counts.EXCLUDED, sums.excluded),
         (counts.FOUND_BYTES, sums.bytes),
         (counts.BYTES, sums.bytes),
         (counts.MENDED, sums.changed),

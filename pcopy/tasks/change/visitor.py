@@ -192,10 +192,10 @@ class MetadataChangeVisitor:
     @property
     def can_change_without_stat(self) -> bool:
         """True if the types and inode numbers in a listing are enough to change files and links, so that the caller
-        need not stat them. That is not so for a report of single items, filters, ACLs and dry runs.
+        need not stat them. That is not so for a report of single items, ACLs and dry runs.
         """
         is_told = self._result.item_recorder.is_recording or self._rank.options.dry_run
-        return not (is_told or self._selected.has_filters or self._intent.acls)
+        return not (is_told or self._intent.acls)
 
     def change_listed_files(self, directory: int, listed: ListNamesResult) -> TicketGenerator[bytes]:
         """Change files and symbolic links without a stat(2) by the caller: the listing states their types and inode

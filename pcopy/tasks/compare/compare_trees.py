@@ -31,6 +31,7 @@ from pcopy.signature.items import FILE, ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.job import CompareOptions
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -135,8 +136,8 @@ class _ComparisonWalk(TreeWalk):
 
     def may_be_rows(self, found: Siblings) -> bool:
         """Return True if the backend may compare items of a directory, with everything below them. That is so if Python
-        need not examine the items (no filter, extended attributes or report of equal items), and if no file system is
-        mounted in the directory or below.
+        need not examine the items (no limit of age or size, extended attributes or report of equal items), and if no
+        file system is mounted in the directory or below.
         """
         rank, path = self._rank, found.parent.path
         if self._options.compare & (ACL | XATTR | REPORTS_EQUAL) or rank.options.direct or rank.options.drop_cache:
@@ -172,7 +173,9 @@ class _ComparisonWalk(TreeWalk):
         are their numbers. Directories are counted as found only, since those of the rows may have been found before.
         """
         result = self._result
-        result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items)
+        result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items + sums.excluded)
+        result.count(counts.SKIPPED, sums.excluded)
+        result.count(counts.EXCLUDED, sums.excluded)
         result.count(counts.FILES, sums.files)
         result.count(counts.SYMLINKS, sums.links)
         result.count(counts.SPECIAL, sums.other_items)
@@ -213,7 +216,7 @@ class _ComparisonWalk(TreeWalk):
         """
         self._has_begun = True
         found = Siblings(place, unpack_names(packed), are_visited=False)
-        if self.may_be_rows(found):
+        if self.may_be_rows(found) and not self._rank.shared_instance(JobFilter).has_filters:
             deferred, not_begun = yield from self.process_rows(found)
             if not_begun:
                 task = CompareNamedItems(place, pack_names(found.names[row] for row in not_begun))

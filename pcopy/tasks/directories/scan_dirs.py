@@ -32,7 +32,6 @@ from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
-from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
@@ -204,6 +203,7 @@ def _count_finished_rows(result: TaskResult, entered: EnterDirectoriesResult) ->
     result.count(counts.SKIPPED, done + entered.below - entered.changed)
     result.count(counts.UNSCANNED, -done)
     result.count(counts.FOUND, entered.below)
+    result.count(counts.EXCLUDED, entered.excluded)
     if entered.skipped:
         for counter in (counts.FOUND, counts.SKIPPED):
             result.count(counter, entered.skipped)
@@ -241,10 +241,10 @@ def _has_wanted_metadata(rank: Rank, above: Place, attributes: ItemMetadata, pre
 
 def levels_entered_by_batch(rank: Rank) -> int:
     """Return how many levels of directories below its rows a batch may enter and copy. It enters none if threads
-    process the rows, which then work on several directories at the same time, or if Python decides on each item.
+    process the rows, which then work on several directories at the same time, or if the job has directories of its own
+    in the source, which are not copied.
     """
-    is_decided = rank.shared_instance(JobFilter).has_filters or rank.job.own
-    return ALL_LEVELS if rank.backend.runs_in_poll and not is_decided else 0
+    return ALL_LEVELS if rank.backend.runs_in_poll and not rank.job.own else 0
 
 
 def _process_entered_directories(
@@ -277,7 +277,7 @@ def _process_entered_directories(
         place = tree.place(number)
         result.set_counted_directory(place.key)
         visitor = rank.visitor(rank, result, place, 0)
-        pass_items_to_visitor(FoundItems(-1, names, rows, {}), visitor)
+        pass_items_to_visitor(FoundItems(-1, names, rows, {}, are_selected=True), visitor)
         yield from visitor.process_collected_items()
         visitor.end_directory_visit()
     for number, directories in entered.not_entered.items():
@@ -305,6 +305,7 @@ def _counts_of_entered_directories(entered: CopiedDirectories) -> dict[int, Sequ
             for files, directories, changed in zip(entered.skipped, finished, entered.changed, strict=True)
         ]
         columns[counts.SKIPPED_BYTES] = entered.skipped_bytes
+        columns[counts.EXCLUDED] = entered.excluded
         columns[counts.DIRECTORIES] = entered.changed
     return columns
 

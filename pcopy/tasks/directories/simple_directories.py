@@ -76,7 +76,7 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
 
 def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings:
     """Return the settings for a batch of subdirectories of ``place``. ``place`` must be open on both sides."""
-    policy, selects = copy_policy_of_directory(rank, place), rank.shared_instance(JobFilter).has_filters
+    policy = copy_policy_of_directory(rank, place)
     begun, is_resumed = begin_of_changes_by_job(rank, place), is_from_earlier_run(rank, place)
     targets = rank.targets[place.root]
     is_quick = rank.backend.runs_in_poll or rank.shared_instance(ItemDurations).is_too_quick_to_divide(
@@ -96,13 +96,13 @@ def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings
         policy.modify_window,
         MAX_NAMES_IN_ROW + 1 if is_quick else MAX_NAMES_IN_SCAN,
         is_parent_new=place.is_new and not is_resumed,
-        skips_matching_files=policy.existing == "changed"
-        and not (policy.compares_contents or policy.writes_in_place or selects),
+        skips_matching_files=policy.existing == "changed" and not (policy.compares_contents or policy.writes_in_place),
         excludes_hard_links=rank.options.preserve.links,
-        copies_small_files=not selects and _copies_new_files_in_batch(rank, place, policy),
+        copies_small_files=_copies_new_files_in_batch(rank, place, policy),
         is_resumed=is_resumed,
         recognises_own_directories=is_resumed and not rank.names_late,
         returns_complete_rows=bool(rank.job.began),
+        filters=rank.shared_instance(JobFilter).batch_filters(place.path),
     )
 
 

@@ -420,11 +420,12 @@ def _spawn_deletions(
 
 def _may_compare_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may compare the names in and below the directories ``place`` of source and target.
-    That is so if no filter selects directories, no link is followed, and no file system is mounted there or below.
+    That is so if no link is followed, and no file system is mounted there or below. Of the filters only the patterns
+    matter, which select directories to enter.
     """
     source, target = rank.sources[place.root], rank.targets[place.root]
     return not rank.copy_options.dereference and may_enter_subtrees(
-        rank, (source, place.path), (target, rank.path_below_target(place.root, place.path))
+        rank, (source, place.path), (target, rank.path_below_target(place.root, place.path)), needs_limits=False
     )
 
 

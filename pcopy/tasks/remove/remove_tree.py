@@ -43,6 +43,7 @@ from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import RemoveOptions
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -404,15 +405,12 @@ def _remove_listed_items(
         deletable = listing_without_protected_names(rank, result, part.place, listed)
         visitor.has_remaining, listed = deletable is not listed, deletable
     packed, remaining = listed.names, _RemainingDirectories(rank, result, part.place)
-    each_alone = (
-        is_only_counting(rank)
-        or result.item_recorder.is_recording
-        or rank.copy_options.backup
-        or visitor.selected.has_filters
-    )
-    may_walk = not each_alone and _may_remove_subtrees(rank)
+    each_alone = is_only_counting(rank) or result.item_recorder.is_recording or rank.copy_options.backup
+    has_filters = visitor.selected.has_filters
+    may_walk = not each_alone and _may_remove_subtrees(rank) and bool(part.place.path or not has_filters)
     if listed.kinds and not each_alone:
-        packed = yield from visitor.remove_listed_files(listed)
+        if not has_filters:
+            packed = yield from visitor.remove_listed_files(listed)
         if may_walk:
             packed = yield from remaining.remove_subtrees(directory, listed, packed)
     yield from stat_and_visit_names(rank.backend, directory.descriptor, packed, visitor, follow=False)
@@ -446,7 +444,7 @@ def _remove_subtrees(
         found: the directories, as they are listed. They are counted as found, except those that are deferred.
     """
     batch = RemoveTreesBatch(
-        *walk_rows(rank, directory.descriptor, directory.device, found),
+        *walk_rows(rank, directory.descriptor, directory.device, found, above=found.parent.path.partition(b"/")[2]),
         directory.mount,
         _removes_by_type(rank, directory.descriptor),
     )
@@ -519,6 +517,9 @@ class _RemainingDirectories:
         """
         names = unpack_names(listed.names)
         found, _ = Siblings(self._place, names, listed.inodes, kinds=listed.kinds).divided_by_type()
+        selects = self._rank.shared_instance(JobFilter).selects_directory
+        above = self._place.path.partition(b"/")[2]
+        found = found.selected([row for row, name in enumerate(found.names) if selects(os.path.join(above, name))])
         if not found.names:
             return packed
         removed = yield from _remove_subtrees(self._rank, self._result, directory, found)

@@ -150,6 +150,9 @@ class _LayoutWalk(TreeWalk):
         rows = walk_rows(rank, directories[0], rank.source_device(parent), found)
         listed = yield from rank.execute_batch(ListItemsBatch(*rows, VISITOR_COLUMNS, b"", None))
         assert listed.rows is not None
+        self._result.count(counts.FOUND, listed.counts.excluded)
+        self._result.count(counts.SKIPPED, listed.counts.excluded)
+        self._result.count(counts.EXCLUDED, listed.counts.excluded)
         for part in listed.items_by_directory():
             self._result.count(counts.DIRECTORIES)
             if part.start == part.end:
@@ -173,4 +176,4 @@ class _LayoutWalk(TreeWalk):
 
 def can_list_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may list sub-directories of ``place`` with everything below them."""
-    return may_enter_subtrees(rank, (rank.sources[place.root], place.path))
+    return may_enter_subtrees(rank, (rank.sources[place.root], place.path), needs_limits=False)

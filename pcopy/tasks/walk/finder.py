@@ -129,7 +129,8 @@ class FoundItemReporter:
         self._batch_columns = (0, b"") if self.needs_name_tests_first else (self.mask, kinds or b"")
         if self._excludes_directories:
             self._batch_columns = (self.mask, b"")
-        self._decides_on_directories = self._selected.has_filters or contains_test(wish.tree, "prune")
+        counts_all_entries = self._selected.has_filters and self.summing is not None
+        self._decides_on_directories = counts_all_entries or contains_test(wish.tree, "prune")
         takes_all = cheap == dear == ("true",) and not (wish.prints or wish.columns or self._selected.has_filters)
         ends = [PATH_TERMINATORS[name] for name in wish.forms if name in PATH_TERMINATORS]
         are_paths = takes_all and not self._needs_status and self.summing is None and len(ends) == len(wish.forms)
@@ -161,8 +162,8 @@ class FoundItemReporter:
 
     def levels_listed_at_once(self, depth: int) -> int:
         """Return how many levels of directories the backend may enter below directories at this depth by itself: none
-        if the filters or ``-prune`` decide which ones are entered, or if their items are not deep enough to be reported
-        (``-mindepth``).
+        if ``-prune`` decides which ones are entered, if their items are not deep enough to be reported (``-mindepth``),
+        or if sums include the number of items that filters exclude in each directory.
         """
         return 0 if self._decides_on_directories or depth + 1 < self.request.least_depth else self.levels_below(depth)
 
@@ -247,6 +248,11 @@ class FoundItemReporter:
         result.count(counts.FOUND, number)
         result.count(counts.SKIPPED, number)
 
+    def count_excluded_items(self, result: TaskResult, number: int) -> None:
+        """Count items as found that the filters exclude."""
+        self.count_items_as_skipped(result, number)
+        result.count(counts.EXCLUDED, number)
+
     def report_items_passing_tests(
         self, result: TaskResult, place: Place, items: DirectoryItems, depth: int, output: OutputBuffer
     ) -> TicketGenerator[Sequence[int]]:
@@ -264,7 +270,10 @@ class FoundItemReporter:
         rows: Sequence[int] = range(len(items))
         if UNKNOWN in items.kinds:
             rows = yield from self._stat_unknown_types(result, place, items)
-        if self._selected.has_filters:
+        is_listed_by_backend = items.directory < 0
+        if self._selected.tests_status or (
+            self._selected.has_filters and not (is_listed_by_backend and self.summing is None)
+        ):
             selected_before, unseen = len(rows), len(items.unstatted)
             rows = yield from self._rows_not_excluded(result, place, items, rows)
             result.count(counts.EXCLUDED, selected_before - len(rows) - (len(items.unstatted) - unseen))

@@ -196,7 +196,10 @@ class _DirectoryWalk(TreeWalk):
         wanted = finder.batch_listing_request(parent)
         max_names = self._max_names_per_directory(wanted[0], sums_up=wanted[2] is not None)
         rows = walk_rows(rank, directory, rank.source_device(parent), found, max_names, levels)
+        if finder.summing is not None:  # the sums have the number of all items of a directory
+            rows = *rows[:-1], None
         listed = yield from rank.execute_batch(ListItemsBatch(*rows, *wanted))
+        finder.count_excluded_items(self._result, listed.counts.excluded)
         if wanted[2] is not None:
             finder.add_summed_directories(self._result, parent, listed.entered())
         if finder.evaluates_several_directories(listed.kinds):

@@ -115,6 +115,20 @@ typedef struct {
     uint32_t large_files; /* number of them */
 } pk_tally;
 
+/* Filters of the user. rules: the patterns, the last one first: size of the program and flags (PK_EXCLUDES and the like),
+ * then the program (filter.c). above: path of the parent directory of the rows, as patterns see it, with a slash at its end;
+ * or empty. Items other than directories are excluded if their mtime is not later than `after`, or not earlier than `before`;
+ * files also if they are not larger than `larger`, or not smaller than `smaller`. */
+#define PK_EXCLUDES 1         /* the pattern excludes what it matches; otherwise it includes it */
+#define PK_DIRECTORIES_ONLY 2 /* it matches directories only */
+#define PK_WHOLE_PATH 4       /* it is compared with the path, not with the name */
+typedef struct {
+    const uint8_t *rules;
+    size_t size;
+    const char *above;
+    int64_t after, before, larger, smaller;
+} pk_filter;
+
 /* Flags of pk_tree. */
 #define PK_IN_NEW 1      /* this job created the parent directory of the targets: it is expected to be empty */
 #define PK_POWERFUL 2    /* this process is not restricted by permissions (CAP_DAC_OVERRIDE) */
@@ -150,6 +164,7 @@ typedef struct {
                            * its items have one owner and printable ASCII names. No lock protects the sums: only for
                            * backends without threads. */
     uint64_t max_file_bytes; /* of PK_DESCRIBE: size of the largest simple file */
+    const pk_filter *filter; /* of walks: NULL, or the filters: items that they exclude are counted and left out */
 } pk_tree;
 
 typedef struct {
@@ -193,7 +208,8 @@ typedef struct {
     uint8_t is_made, is_anothers, is_finished; /* the target was created; belongs to another user; nothing remains */
     uint8_t is_changed;   /* of a finished directory: its owner, mode or mtime differs from what it was before */
     uint8_t is_touched;   /* an earlier run of the job may have created it, or items in it */
-    uint32_t skipped, copied, left; /* numbers of files skipped and copied, and of items that remain */
+    uint32_t skipped, copied, left; /* numbers of items skipped and copied, and of items that remain */
+    uint32_t excluded;    /* of the skipped items, those that filters exclude */
     uint32_t finished, changed; /* of a finished row: number of directories below it, and of those that have changed */
     uint64_t skipped_bytes, copied_bytes;
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
@@ -227,7 +243,8 @@ typedef struct {
 #define PK_HAS_COMPLETE 64
 
 /* A directory that PK_COPY_TREE has entered and not finished. metadata: of the source. present: of the target before anything
- * in it was changed; zeros if it was created. source, target: inode numbers. copied, skipped: files. remaining: items.
+ * in it was changed; zeros if it was created. source, target: inode numbers. copied, skipped: items, of which filters exclude
+ * `excluded`. remaining: items.
  * subdirectories: those that were entered and are not finished. finished: those that are finished, with all below them, of
  * which `changed` had other metadata before; files in them count as skipped in this directory. mark_size: bytes of the mark
  * of the target, with its length. */
@@ -236,7 +253,7 @@ typedef struct {
     uint64_t source, target, copied_bytes, skipped_bytes;
     pk_metadata present;
     int64_t present_ctime;
-    uint32_t copied, skipped, remaining, subdirectories, finished, changed, flags, mark_size;
+    uint32_t copied, skipped, excluded, remaining, subdirectories, finished, changed, flags, mark_size;
 } pk_copied;
 
 /* A directory that PK_LOOK has entered. items: number of items in it. is_summed: true if they were added to the tally; all
@@ -255,9 +272,10 @@ typedef struct {
 
 /* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
  * the files. PK_COMPARE_TREES: pairs of items that are equal or differ only in their contents, and the bytes that were
- * read from both. PK_REMOVE_TREE: removed items. PK_PATHS: all items, without bytes. */
+ * read from both. PK_REMOVE_TREE: removed items. PK_PATHS: all items, without bytes. excluded: items that filters exclude,
+ * which are in no other sum. */
 typedef struct {
-    uint64_t files, directories, links, others, bytes, changed;
+    uint64_t files, directories, links, others, bytes, changed, excluded;
 } pk_sums;
 
 /* A member of PK_MEMBERS: status of an item as the scan found it. whole: bytes of its member in the archive, with headers

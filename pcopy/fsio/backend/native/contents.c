@@ -69,6 +69,15 @@ static int is_small_file(const pk_tree *tree, const pk_columns *rows, uint32_t r
            !(tree->flags & PK_LINKS && rows->links[row] > 1) && strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1);
 }
 
+/* Return true if an item that is no directory is outside the limits of time and size. */
+static int is_outside_limits(const pk_filter *filter, const pk_columns *rows, uint32_t row)
+{
+    return !S_ISDIR(rows->mode[row]) &&
+           (rows->mtime[row] <= filter->after || rows->mtime[row] >= filter->before ||
+            (S_ISREG(rows->mode[row]) &&
+             ((int64_t)rows->size[row] <= filter->larger || (int64_t)rows->size[row] >= filter->smaller)));
+}
+
 static int are_we_in(uint32_t group)
 {
     gid_t groups[256];
@@ -146,7 +155,7 @@ static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, 
                  int source, int target)
 {
     for (uint32_t row = 0; row < found->left; row++)
-        if ((done[row] = (uint8_t)stays(worker, batch, &found->rows, row, source, target, names[row]))) {
+        if (!done[row] && (done[row] = (uint8_t)stays(worker, batch, &found->rows, row, source, target, names[row]))) {
             found->skipped++;
             found->skipped_bytes += found->rows.size[row];
         }
@@ -171,7 +180,7 @@ static int copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *foun
     const uint64_t latest = pk_now() + LONGEST, deadline = batch->tree->deadline;
     const uint64_t until = deadline && deadline < latest ? deadline : latest;
     for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && pk_now() < until; row++) {
-        if (!is_small_file(batch->tree, rows, row, names[row]))
+        if (done[row] || !is_small_file(batch->tree, rows, row, names[row]))
             continue;
         work.name = work.new_name = names + row;
         files.given = (pk_columns){.mtime = rows->mtime + row, .ctime = rows->ctime + row, .inode = rows->inode + row,
@@ -196,6 +205,11 @@ int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *fou
     const char *name = found->names;
     for (uint32_t row = 0; row < number; row++) {
         names[row] = name;
+        if (batch->tree->filter != NULL && is_outside_limits(batch->tree->filter, &found->rows, row)) {
+            done[row] = 1;
+            found->excluded++;
+            found->skipped++;
+        }
         name += strlen(name) + 1;
     }
     if (found->is_made && batch->tree->flags & PK_COPY_NEW)

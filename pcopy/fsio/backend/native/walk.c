@@ -149,6 +149,7 @@ int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *liste
 {
     listed->names = names;
     listed->other_inodes = NULL;
+    listed->excluded = 0;
     listed->number = pk_list_all(walk->worker, directory, names, LISTED_BYTES - 1, walk->batch->tree->most, &listed->all);
     if (listed->number < 0)
         return -1;
@@ -241,6 +242,9 @@ static int process(pk_walk *walk, pk_level *level)
     const int is_deepest = walk->levels >= walk->batch->tree->depth;
     if (!is_found(walk, level) || pk_list_for_walk(walk, level->descriptor, (char *)walk->worker->buffer, &listed))
         return 'd';
+    if (walk->batch->tree->filter != NULL && !walk->visitor->applies_filters &&
+        pk_leave_out_excluded(walk, level->descriptor, &listed))
+        return 'd';
     if (walk->visitor->is_sorted)
         sort_names(walk, &listed);
     if (!is_deepest && copy_names(level, &listed))
@@ -248,6 +252,8 @@ static int process(pk_walk *walk, pk_level *level)
     const int letter = walk->visitor->names(walk, level, &listed);
     if (!letter && level->block != NULL)
         keep_subdirectories(level, &listed);
+    if (!letter)
+        walk->sums.excluded += listed.excluded;
     return letter;
 }
 
@@ -354,11 +360,13 @@ int pk_walk_row(pk_worker *worker, pk_batch *batch, uint32_t row, const pk_visit
     pk_walk walk = {.worker = worker, .batch = batch, .found = &batch->directories[row], .visitor = visitor, .data = data};
     const char *const name = batch->work->name[row];
     const uint64_t other_inode = batch->wanted.inode != NULL ? batch->wanted.inode[row] : 0;
+    walk.prefix = strlen(prefix);
     const int letter = pk_append(&walk.path, prefix, strlen(prefix))
                            ? 'd'
                            : enter(&walk, batch->directory, name, batch->given.inode[row], other_inode, walk.path.size);
     const int has_failed = !letter && go_down(&walk);
     free(walk.path.at);
+    free(walk.filtered.at);
     if (has_failed && visitor->is_final)
         return set_verdict(batch, row, FAILED, OP_READDIR, ENOMEM);
     if (letter || has_failed) {

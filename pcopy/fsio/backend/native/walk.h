@@ -34,6 +34,7 @@ typedef struct {
     int number;
     pk_all all;
     const uint64_t *other_inodes; /* of an operation with two sides, which sets it: inodes on the second side; or NULL */
+    uint32_t excluded;            /* number of names that filters exclude; they are left out */
 } pk_listed;
 
 /* An operation on trees. */
@@ -56,6 +57,7 @@ typedef struct {
     int is_sorted;                /* true if names are listed and entered in the order of their bytes. A directory that this
                                    * code does not handle is left with the letter m then, and d stands for one that was not
                                    * tried: all that follow it in the same directory were not tried either. */
+    int applies_filters;          /* true if it applies the filters itself; otherwise excluded names are left out before */
     int is_final;                 /* true if what was done with a directory cannot be done again by the slow path */
 } pk_visitor;
 
@@ -68,6 +70,8 @@ struct pk_walk {
     void *data;                   /* of the visitor */
     pk_sums sums;
     pk_memory path;               /* of the directory that was entered last, after the prefix of the batch */
+    size_t prefix;                /* bytes of that prefix */
+    pk_memory filtered;           /* path of the item to which the filters were applied last */
     size_t results;               /* bytes of results that are not in found->text */
     int is_over;                  /* set by the visitor: no further directory is entered */
     int is_out_of_memory;         /* true if an item is missing in the frontier */
@@ -93,6 +97,13 @@ void pk_forget_number(pk_walk *walk);
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);
 /* List an open directory; `names` has room for LISTED_BYTES. Return 0, or -1 if it has to be left to the caller. */
 int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *listed);
+
+/* Return true if the patterns of the user exclude an item of the directory that was entered last, which is open. If that
+ * depends on its type, the type is examined, and *kind becomes its letter. Return -1 if that fails, or if there is no
+ * memory. */
+int pk_excludes(pk_walk *walk, int directory, const char *name, uint8_t *kind);
+/* Leave out the listed names that the patterns exclude, and count them. Return -1 as pk_excludes. */
+int pk_leave_out_excluded(pk_walk *walk, int directory, pk_listed *listed);
 
 /* Count an item by its listed type. */
 static inline void count_type(pk_sums *sums, uint8_t kind)

@@ -205,6 +205,21 @@ static int compare(struct pairs *pairs, const char *name, int kind, int other)
     return compare_statuses(pairs, name, status);
 }
 
+/* Return true if the filters exclude a name: the item of each side that has it. kind, other: the types of these items; NULL:
+ * the side does not have it. If only names are compared, only directories that both sides have are excluded. Return -1 if a
+ * type cannot be examined. */
+static int excludes(pk_walk *walk, const struct pairs *pairs, const char *name, uint8_t *kind, uint8_t *other)
+{
+    const int compares_names = walk->batch->flags & PK_OF_NAMES;
+    if (walk->batch->tree->filter == NULL ||
+        (compares_names && (kind == NULL || other == NULL || *kind != 'd' || *other != 'd')))
+        return 0;
+    const int is_excluded = kind == NULL ? 1 : pk_excludes(walk, pairs->directories[0], name, kind);
+    return is_excluded <= 0 || compares_names || other == NULL
+               ? is_excluded
+               : pk_excludes(walk, pairs->directories[1], name, other);
+}
+
 /* Compare the names of both listings one by one. Names that only one side has are left with the letters < (first side) and
  * > (second side). Return 0, or -1 if there is no memory for the frontier. */
 static int compare_all(pk_walk *walk, struct pairs *pairs, pk_listed *listed)
@@ -217,9 +232,14 @@ static int compare_all(pk_walk *walk, struct pairs *pairs, pk_listed *listed)
         const char *const name = (order > 0 ? other : one)->name;
         uint8_t *const kind = order > 0 ? NULL : &listed->all.kinds[one->index];
         const uint64_t inode = kind != NULL ? listed->all.inodes[one->index] : 0;
-        const int other_kind = order >= 0 ? pairs->other.all.kinds[other->index] : 0;
+        uint8_t *const other_type = order >= 0 ? &pairs->other.all.kinds[other->index] : NULL;
+        const int is_excluded = excludes(walk, pairs, name, kind, other_type);
+        const int other_kind = other_type != NULL ? *other_type : 0;
         int letter = order < 0 ? '<' : order > 0 ? '>' : '?';
-        if (pairs->batch->flags & PK_OF_NAMES)
+        if (is_excluded) {
+            letter = is_excluded < 0 ? '?' : 0;
+            listed->excluded += is_excluded > 0;
+        } else if (pairs->batch->flags & PK_OF_NAMES)
             letter = compare_types(kind != NULL ? *kind : 0, other_kind);
         else if (!order && !atomic_load_explicit(is_cancelled, memory_order_relaxed))
             letter = compare(pairs, name, *kind, other_kind);
@@ -363,7 +383,7 @@ static int compare_item(struct pairs *pairs, uint32_t row)
 /* Compare the row. Return its code. */
 static int compare_row(struct pairs *pairs, pk_batch *batch, uint32_t row)
 {
-    static const pk_visitor visitor = {.names = compare_names};
+    static const pk_visitor visitor = {.names = compare_names, .applies_filters = 1};
     pk_sums sums = {0};
     pairs->bytes = 0;
     pairs->sums = &sums;

@@ -202,6 +202,7 @@ static int store(pk_walk *walk, const pk_level *level, const pk_directory *one, 
         .present_ctime = one->present_ctime,
         .copied = one->copied,
         .skipped = one->skipped,
+        .excluded = one->excluded,
         .remaining = one->left,
         .flags = (is_simple ? PK_IS_SIMPLE : 0u) | (one->is_made ? PK_IS_MADE : 0u) |
                  (one->is_anothers ? PK_IS_ANOTHERS : 0u) | (is_unchanged ? PK_IS_UNCHANGED : 0u) |
@@ -230,12 +231,14 @@ static void count_finished(pk_walk *walk, const pk_directory *one)
         walk->found->is_finished = 1;
         walk->found->is_changed = one->is_changed;
         walk->found->skipped = one->skipped;
+        walk->found->excluded = one->excluded;
         walk->found->skipped_bytes = one->skipped_bytes;
         return;
     }
     above->finished++;
     above->changed += one->is_changed;
     above->skipped += one->skipped;
+    above->excluded += one->excluded;
     above->skipped_bytes += one->skipped_bytes;
 }
 
@@ -286,7 +289,7 @@ static int copy_directory(pk_walk *walk, pk_level *level, pk_listed *listed)
     const pk_copied *const above = entry_above(walk);
     const int is_in_new = above != NULL ? (above->flags & (PK_IS_MADE | PK_IS_TOUCHED)) == PK_IS_MADE
                                         : !!(batch->tree->flags & PK_IN_NEW);
-    pk_directory one = {0};
+    pk_directory one = {.skipped = listed->excluded, .excluded = listed->excluded};
     if (read_metadata(walk->worker, batch, level, &one.metadata) ||
         look_into(walk->worker, &one, level->descriptor, listed)) {
         free(one.block);
@@ -333,6 +336,7 @@ static int count_complete(pk_walk *walk, pk_level *level)
         found->finished = entry.finished;
         found->changed = entry.changed;
         found->skipped = entry.skipped;
+        found->excluded = entry.excluded;
         found->skipped_bytes = entry.skipped_bytes;
     } else {
         pk_copied *const above = &entries[walk->level[walk->levels - 2].number];
@@ -340,6 +344,7 @@ static int count_complete(pk_walk *walk, pk_level *level)
         above->finished += 1 + entry.finished;
         above->changed += entry.changed;
         above->skipped += entry.skipped;
+        above->excluded += entry.excluded;
         above->skipped_bytes += entry.skipped_bytes;
         above->flags |= PK_HAS_COMPLETE;
     }

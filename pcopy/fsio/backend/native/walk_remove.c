@@ -55,14 +55,23 @@ static int remove_item(pk_walk *walk, int directory, const char *name, uint8_t k
     return 0;
 }
 
-/* Remove the items of a directory that are no directories. Those that are not removed belong to the frontier. */
+/* Remove the items of a directory that are no directories. Those that are not removed belong to the frontier, and so do those
+ * that the filters exclude: the slow path counts them. */
 static int remove_items(pk_walk *walk, pk_level *level, pk_listed *listed)
 {
+    const int has_filter = walk->batch->tree->filter != NULL;
     const char *name = listed->names;
     int has_ended = 0;
     for (int each = 0; each < listed->number; each++, name += strlen(name) + 1) {
+        const int is_excluded =
+            has_filter ? pk_excludes(walk, level->descriptor, name, &listed->all.kinds[each]) : 0;
         const uint8_t kind = listed->all.kinds[each];
         const uint64_t inode = listed->all.inodes[each];
+        if (is_excluded) {
+            listed->all.kinds[each] = '-';
+            pk_remain(walk, walk->levels, name, '?', inode);
+            continue;
+        }
         if (kind == 'd')
             continue;
         has_ended = has_ended || is_over(walk, each);
@@ -95,7 +104,7 @@ static int remove_directory(pk_walk *walk, pk_level *level, int around)
 int pk_remove_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     static const pk_visitor removal = {
-        .names = remove_items, .leave = remove_directory, .is_found = is_found, .is_final = 1};
+        .names = remove_items, .leave = remove_directory, .is_found = is_found, .applies_filters = 1, .is_final = 1};
     if (row && pk_now() >= batch->tree->deadline)
         return CANCELLED;
     return pk_walk_row(worker, batch, row, &removal, "", NULL);
