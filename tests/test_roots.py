@@ -26,7 +26,7 @@ from tests.support.users import require_root
 
 ROOT = Path(__file__).resolve().parents[1]
 DOWNLOADED = Path("/var/cache/pcopy-tests")
-REQUIREMENTS = "cffi lmdb pathspec rich xxhash yaml zstandard"
+REQUIREMENTS = "cffi lmdb rich xxhash yaml zstandard"
 SUITES = {"bookworm": ["python3-ply"], "trixie": ["python3-ply"], "forky": []}
 """The versions of Debian, with packages that debootstrap does not find by itself: it ignores virtual packages."""
 EPOCH = 1_700_000_000

@@ -1,8 +1,6 @@
-r"""Translation of gitignore patterns into regular expressions for paths below a root, in bytes as git treats them.
+"""Translation of gitignore patterns into regular expressions for paths below a root, and into rules for the C backend.
 
-The library pathspec translates stars, slashes and ``?``. Everything that it treats differently from git is translated
-here, as git's wildmatch.c does it: brackets, which pathspec reads as Python's; a backslash before a character; and
-trailing blanks (pathspec also takes the last byte of an à for a blank).
+Patterns are treated in bytes, as git's wildmatch.c does.
 """
 
 from __future__ import annotations
@@ -12,27 +10,14 @@ from collections.abc import Iterator, Sequence
 from io import BytesIO
 from struct import Struct
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.text import printable_path
 
-_PATHSPEC_ENDS = {
-    "(?:(?P<ps_d>/)|$)": r"/?\Z",
-    "(?:(?P<ps_d>/).*)?$": r"/?\Z",
-    "(?P<ps_d>/).*$": r"/\Z",
-    "(?P<ps_d>/)": r"/\Z",
-    "/": "/.",
-}
-"""Ends of the regular expressions that the library pathspec returns, for a path, or for a directory with everything
-below it. ``translate_gitignore_pattern`` replaces each by its value, so that an expression matches the path itself
-only. Those with ``.*`` are of versions before 1.0.
-"""
-_PRIVATE_USE_START = 0xF0000
-"""First code point for private use (Unicode). Parts of a pattern that the library pathspec would treat differently from
-git are translated here: in the text for pathspec each such part is one of these characters, which is later replaced
-by the regular expression of the part.
-"""
 _TOKEN = re.compile(
-    rb"(?P<segment>(?<![^/])\*\*+(?![^/]))|(?P<star>\*+)|(?P<kept>[?/\w.-])|\\?+(?P<byte>[^/])", re.DOTALL
+    rb"(?P<deep>(?<![^/])\*\*+(?![^/]))|(?P<star>\*+)|(?P<any>\?)|(?P<slash>/)|\\?+(?P<byte>[^/])", re.DOTALL
 )
+_STAR, _ANY, _DEEP = "[^/]*", "[^/]", "(?:[^/]+/)*"
+"""Regular expressions for any bytes and for one byte of a name, and for any number of directories (``**/``)."""
 _BRACKET_MEMBER = rb"\[:([^\]]*):\]|(\\.|[^%b\\])(?:-(\\.|[^\]\\]))?"
 _FIRST_MEMBER, _NEXT_MEMBER = (re.compile(_BRACKET_MEMBER % excepted, re.DOTALL) for excepted in (b"", b"\\]"))
 """Regular expressions for one member inside the brackets of a pattern, in the first and in later positions: a class
@@ -59,32 +44,76 @@ patterns.
 """
 _END, _ONE_BYTE, _ANY_BYTE, _BYTE_SET, _ANY_BYTES, _SLASH, _ANY_DIRECTORIES = map(bytes, zip(range(7)))
 """Operations of the programs into which patterns are translated for the C backend (native/filter.c)."""
+_STEPS = {_STAR: _ANY_BYTES, _ANY: _ANY_BYTE, _DEEP: _ANY_DIRECTORIES}
+"""Operation for each regular expression in a parsed pattern that stands for more than given bytes."""
 _RULE_HEAD = Struct("=IB")
 """Size of a rule in bytes, and its flags: 1 if it excludes, 2 if it matches directories only, 4 if it matches paths."""
 _MATCHES_NOTHING = "this pattern cannot match anything"
 
 
-def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
-    """Return a regular expression for the paths that the gitignore pattern ``line`` matches, and True if the pattern
-    excludes these paths (False: it begins with ``!`` and includes them). Raise ``ValueError`` if the pattern can
-    match nothing.
+class _Pattern(NamedTuple):
+    """A pattern that was parsed.
+
+    Fields:
+        excludes: False if it begins with ``!``.
+        matches_directories_only: True if it ends with a slash.
+        matches_paths: True if it is compared with whole paths, not with names.
+        components: its parts between slashes, each a list of regular expressions: ``_DEEP`` alone, or ``_STAR`` and
+            expressions for one byte.
+    """
+
+    excludes: bool
+    matches_directories_only: bool
+    matches_paths: bool
+    components: list[list[str]]
+
+
+def _parsed_pattern(line: bytes) -> _Pattern:
+    """Parse a gitignore pattern. Raise ``ValueError`` if it can match nothing.
 
     Every blank is part of the pattern, and ``#`` begins no comment.
     """
     excludes = not line.startswith(b"!")
-    text, private = _pattern_for_pathspec_library(line if excludes else line[1:])
-    regex = _regex_by_pathspec(text)
-    if regex is None:
-        raise ValueError(_MATCHES_NOTHING)
-    if regex == ".":
-        return b"", excludes
-    for end, instead in _PATHSPEC_ENDS.items():
-        if regex.endswith(end):
-            regex = regex[: -len(end)] + instead
-            break
-    if "?P<" in regex:
-        raise ValueError("this pattern is not supported")
-    return "".join(private.get(character, character) for character in regex).encode(), excludes
+    pattern = line if excludes else line[1:]
+    texts, components, at = [b""], list[list[str]]([[]]), 0
+    while at < len(pattern):
+        start, token = at, _TOKEN.match(pattern, at)
+        if pattern[at : at + 1] == b"[":
+            regex, at = _regex_of_bracket_expression(pattern, at + 1)
+        elif token is None:
+            raise ValueError(
+                "a backslash before a slash or at the end is not allowed: write \\\\ for a literal backslash"
+            )
+        else:
+            at = token.end()
+            if token["slash"]:
+                texts.append(b"")
+                components.append([])
+                continue
+            regex = _DEEP if token["deep"] else _STAR if token["star"] else _ANY if token["any"] else ""
+            regex = regex or f"\\x{ord(token['byte']):02x}"
+        texts[-1] += pattern[start:at]
+        components[-1].append(regex)
+    has_slash_at_begin, has_slash_at_end = not texts[0], len(texts) > 1 and not texts[-1]
+    kept = slice(int(has_slash_at_begin), len(texts) - has_slash_at_end)
+    _refuse_invalid_names(pattern, texts[kept])
+    # In git, a slash inside brackets also ties the pattern to the root.
+    is_path = has_slash_at_begin or b"/" in pattern[1:-1]
+    return _Pattern(excludes, has_slash_at_end, is_path, components[kept])
+
+
+def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
+    """Return a regular expression for the paths that the gitignore pattern ``line`` matches, and True if the pattern
+    excludes these paths (False: it begins with ``!`` and includes them). Raise ``ValueError`` if the pattern can
+    match nothing. Paths of directories end with a slash.
+    """
+    pattern = _parsed_pattern(line)
+    *above, last = ("".join(component) for component in pattern.components)
+    regex = "".join(part if part == _DEEP else part + "/" for part in above)
+    if last in (_STAR, _DEEP):
+        last = last.removesuffix(_STAR) + _ANY + "+"
+    regex = (r"\A" if pattern.matches_paths else r"(?:\A|/)") + regex + last
+    return (regex + (r"/\Z" if pattern.matches_directories_only else r"/?\Z")).encode(), pattern.excludes
 
 
 def pattern_rules(patterns: Sequence[bytes]) -> bytes:
@@ -94,88 +123,26 @@ def pattern_rules(patterns: Sequence[bytes]) -> bytes:
 
 def _pattern_rule(line: bytes) -> bytes:
     """Return a gitignore pattern as a rule for the C backend: its size, flags, and a program that matches paths."""
-    excludes = not line.startswith(b"!")
-    text, private = _pattern_for_pathspec_library(line if excludes else line[1:])
-    parts = text.removeprefix("/").removesuffix("/").split("/")
-    flags = excludes | 2 * text.endswith("/") | 4 * (text.startswith("/") or len(parts) > 1)
-    steps = []
-    for depth, part in enumerate(parts):
-        is_last = depth == len(parts) - 1
-        if part == "**":
-            steps.append(_ANY_DIRECTORIES + _ANY_BYTES * is_last)
-        else:
-            steps += [_pattern_step(character, private) for character in part.replace("**", "*")]
-            steps.append(b"" if is_last else _SLASH)
-    program = b"".join(steps) + _END
+    pattern = _parsed_pattern(line)
+    flags = pattern.excludes | 2 * pattern.matches_directories_only | 4 * pattern.matches_paths
+    program, last = b"", pattern.components[-1]
+    for component in pattern.components:
+        program += b"".join(map(_pattern_step, component))
+        if component is not last and component != [_DEEP]:
+            program += _SLASH
+    program += (_ANY_BYTES if last == [_DEEP] else b"") + _END
     return _RULE_HEAD.pack(_RULE_HEAD.size + len(program), flags) + program
 
 
-def _pattern_step(character: str, private: dict[str, str]) -> bytes:
-    """Return the operation of a program that stands for a character of a prepared pattern."""
-    if character == "*":
-        return _ANY_BYTES
-    if character == "?":
-        return _ANY_BYTE
-    if character not in private:
-        return _ONE_BYTE + character.encode()
-    matches = re.compile(private[character].encode(), re.DOTALL).fullmatch
-    members = sum(1 << byte for byte in range(256) if matches(bytes((byte,))))
-    return _BYTE_SET + members.to_bytes(32, "little")
-
-
-def _regex_by_pathspec(text: str) -> str | None:
-    """Return the regular expression of the library pathspec for a pattern; None if the pattern matches nothing.
-
-    Versions before 1.0 return others for two kinds of pattern. The results are made equal here.
-    """
-    try:
-        from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-    except ModuleNotFoundError as error:
-        if error.name == "pathspec":
-            raise
-    else:
-        found: str | None = GitIgnoreSpecPattern.pattern_to_regex(text)[0]
-        return found
-    from pathspec.patterns.gitwildmatch import GitWildMatchPattern
-
-    *parents, last = text.removeprefix("/").removesuffix("/").split("/")
-    if {*parents} <= {"**"} and last in ("*", "**") and not (text.startswith("/") and [*parents, last] == ["*"]):
-        return "(?P<ps_d>/)" if text.endswith("/") else "."  # all directories, or everything
-    regex: str | None = GitWildMatchPattern.pattern_to_regex(text)[0]
-    if regex is not None and text.endswith("/**"):
-        return regex.removesuffix("(?P<ps_d>/).*$").removesuffix("/.*$") + "/"
-    return regex
-
-
-def _pattern_for_pathspec_library(pattern: bytes) -> tuple[str, dict[str, str]]:
-    """Return ``pattern`` as text for the library pathspec. Parts that pathspec would treat differently from git are
-    replaced by private characters; the dictionary has the regular expression for each of these characters.
-
-    Raise ``ValueError`` if the pattern can match nothing.
-    """
-    text, at = "", 0
-    private: dict[str, str] = {}
-    while at < len(pattern):
-        token = _TOKEN.match(pattern, at)
-        if pattern[at : at + 1] == b"[":
-            regex, at = _regex_of_bracket_expression(pattern, at + 1)
-        elif token is None:
-            raise ValueError(
-                "a backslash before a slash or at the end is not allowed: write \\\\ for a literal backslash"
-            )
-        else:
-            at = token.end()
-            if token["byte"] is None:
-                text += "**" if token["segment"] else "*" if token["star"] else token["kept"].decode()
-                continue
-            regex = f"\\x{ord(token['byte']):02x}"
-        text += private.setdefault(regex, chr(_PRIVATE_USE_START + len(private)))
-    _refuse_invalid_names(pattern, text)
-    if b"/" in pattern[1:-1]:  # In git, a slash inside brackets also ties the pattern to the root.
-        text = "/" + text.removeprefix("/")
-    while text.endswith("/**/"):  # Pathspec would ignore these stars.
-        text = text[:-4].removesuffix("/**") + ("/**/*/" if text[:-4] else "*/")
-    return text, {character: regex for regex, character in private.items()}
+def _pattern_step(regex: str) -> bytes:
+    """Return the operation of a program that stands for a regular expression in a parsed pattern."""
+    if regex in _STEPS:
+        return _STEPS[regex]
+    matches = re.compile(regex.encode(), re.DOTALL).fullmatch
+    members = [byte for byte in range(256) if matches(bytes((byte,)))]
+    if len(members) == 1:
+        return _ONE_BYTE + bytes(members)
+    return _BYTE_SET + sum(1 << byte for byte in members).to_bytes(32, "little")
 
 
 def _regex_of_bracket_expression(pattern: bytes, at: int) -> tuple[str, int]:
@@ -202,17 +169,16 @@ def _regex_of_bracket_expression(pattern: bytes, at: int) -> tuple[str, int]:
     raise ValueError(f"{_MATCHES_NOTHING}: a bracket is not closed; write \\[ for a literal bracket")
 
 
-def _refuse_invalid_names(pattern: bytes, text: str) -> None:
-    """Raise ``ValueError`` if a component of ``pattern`` is empty, ``.`` or ``..``, so that it matches no path below a
-    root. ``text`` is the pattern as it was prepared for pathspec.
+def _refuse_invalid_names(pattern: bytes, parts: Sequence[bytes]) -> None:
+    """Raise ``ValueError`` if one of ``parts``, the text between the slashes of a pattern, is empty, ``.`` or ``..``,
+    so that the pattern matches no path below a root.
     """
-    if b"\0" in pattern or text in ("", "/"):
+    if b"\0" in pattern or not parts:
         raise ValueError(_MATCHES_NOTHING)
-    parts = text.removeprefix("/").removesuffix("/").split("/")
-    if {"", ".", ".."}.isdisjoint(parts):
+    if {b"", b".", b".."}.isdisjoint(parts):
         return
     names = b"/".join(part for part in pattern.split(b"/") if part not in (b"", b"."))
-    if ".." in parts or not names:
+    if b".." in parts or not names:
         raise ValueError(f"{_MATCHES_NOTHING}: patterns are for paths below SRC or PATH")
     slash = "/" if pattern.endswith(b"/") else ""
     raise ValueError(f"{_MATCHES_NOTHING}: write /{printable_path(names)}{slash}, for a path below SRC or PATH")

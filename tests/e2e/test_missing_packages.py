@@ -20,11 +20,6 @@ REFUSED = [
     ("blake3", "pcopy", ["--hash", "blake3", "tree", "copy"]),
     ("blake3", "pverify", ["--hash", "blake3", "tree", "tree"]),
     ("yaml", "pverify", ["sig", "tree"]),
-    ("pathspec", "pcopy", ["--exclude", "*.o", "tree", "copy"]),
-    ("pathspec", "psync", ["--exclude", "*.o", "tree/", "copy/"]),
-    ("pathspec", "prm", ["-q", "--exclude", "*.o", "tree"]),
-    ("pathspec", "pchmod", ["--exclude", "*.o", "u+x", "tree"]),
-    ("pathspec", "ptar", ["-c", "-f", "copy", "--exclude", "*.o", "tree"]),
     ("zstandard", "pcopy", ["--compress", "zstd", "tree", "copy"]),
     ("zstandard", "pcopy", ["--decompress", "tree", "copy"]),
     ("zstandard", "ptar", ["-c", "--zstd", "-f", "copy", "tree"]),
@@ -54,7 +49,7 @@ def test_use_of_a_missing_package_is_refused_by_name(area: Path, module: str, pr
 def test_plain_copy_needs_no_optional_package(area: Path, backend: str) -> None:
     (area / "tree").mkdir()
     (area / "tree/file").write_text("content")
-    modules = ("blake3", "lmdb", "mpi4py", "pathspec", "pyarrow", "rich", "xxhash", "yaml", "zstandard")
+    modules = ("blake3", "lmdb", "mpi4py", "pyarrow", "rich", "xxhash", "yaml", "zstandard")
     if backend == "c":
         native.require()
     env = {**_without(area, *modules), "PCOPY_BACKEND": backend}

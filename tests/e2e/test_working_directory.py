@@ -29,7 +29,6 @@ MODULES = (
     "zstandard",
     "cffi",
     "_cffi_backend",
-    "pathspec",
 )
 EXTRA_ARGUMENTS = {
     "pcopy": ("--signature", "sig", "--force"),
