@@ -56,6 +56,8 @@ it.
 
 When there are more, all are forgotten; that only costs time.
 """
+MAX_REMEMBERED_BYTES = 4 << 20
+"""Bytes of the paths of these directories from which on all are forgotten, too: the paths of a deep tree are long."""
 
 RANK_NUMBER_OF_REPLACEMENTS = (1 << 32) - 1
 """Rank number in the ids of tasks that are created here. No rank has this number, so no other task has the same id."""
@@ -288,7 +290,7 @@ class MissingDirectoryRepair:
         """Store the ``tasks``, and add the directories that they name to ``places``, except those of ``FinishDirs``
         tasks whose directories all exist in the open ``target``.
         """
-        seen: set[tuple[int, bytes, bool]] = set()
+        seen, path_bytes = set[tuple[int, bytes, bool]](), 0
         for task in tasks:
             self._tasks.append(task)
             value = decode_task(task.payload)
@@ -300,9 +302,11 @@ class MissingDirectoryRepair:
             for place in directory_places_in_value(value) if is_complete else _directories_of_task(value):
                 key_of_place = (place.root, place.path, is_idle)
                 if place.target_id != NO_DIRECTORY_IDENTITY and key_of_place not in seen:
-                    if len(seen) >= MAX_REMEMBERED_DIRECTORIES:
+                    if len(seen) >= MAX_REMEMBERED_DIRECTORIES or path_bytes >= MAX_REMEMBERED_BYTES:
                         seen.clear()
+                        path_bytes = 0
                     seen.add(key_of_place)
+                    path_bytes += len(place.path)
                     key = _ROOT_NUMBER_FORMAT.pack(place.root) + place.path.replace(b"/", b"\0")
                     places.add(key, bytes((is_idle,)) + encode_task(SyncFileSystems(place)))
 
