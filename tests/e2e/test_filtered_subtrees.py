@@ -171,6 +171,18 @@ def test_other_programs_select_what_rsync_selects(area: Path, name: str, ranks: 
     assert copy.exists() == (expected != paths(source)), show(run)
 
 
+@pytest.mark.parametrize("program", ["pcopy", "psync", "pchmod", "prm", "ptar"])
+def test_log_has_each_excluded_item(area: Path, program: str) -> None:
+    source, copy = fill(area / "source"), area / "copy"
+    subprocess.run(["cp", "-a", source, copy], check=True)
+    words = [word.format(source=source, copy=copy, target=area / "target") for word in COMMANDS[program]]
+    run = succeed("--log", area / "log", "--exclude=*.tmp", *words, program=program, ranks=2)
+    lines = map(json.loads, (area / "log").read_text().splitlines())
+    skipped = sorted(Path(line["path"]).name for line in lines if line["action"] == "skip")
+    expected = sorted(path.name for path in source.rglob("*.tmp"))
+    assert [name for name in skipped if name.endswith(".tmp")] == expected, show(run)
+
+
 @pytest.mark.skipif(not runs_in_c(), reason="the Python backend has no rows that are subtrees")
 @pytest.mark.parametrize("program", COMMANDS)
 def test_a_filter_that_excludes_nothing_makes_no_further_calls(area: Path, program: str) -> None:

@@ -159,14 +159,15 @@ def may_enter_subtrees(rank: Rank, *directories: tuple[DirectoriesBelowRoot, byt
     Return False if the backend has threads, because these can process the items of one directory in parallel. Return
     False also with a limit (--bwlimit, --oplimit), because then each item is counted against the limit, and if a file
     system is mounted there or below. Return False with filters by age or size, which these batches do not apply, unless
-    ``needs_limits`` is False.
+    ``needs_limits`` is False, and with any filter if each excluded item is reported.
     """
     backend = rank.backend
     if not (backend.has_directory_batches and backend.runs_in_poll) or rank.throttle.is_on:
         return False
-    return not (needs_limits and rank.shared_instance(JobFilter).tests_status) and not any(
-        root.expected_mounts.has_expected_mount_at_or_below(path) for root, path in directories
-    )
+    filters, reports_items = rank.shared_instance(JobFilter), rank.options.itemize or rank.collects_report_sums
+    if filters.has_filters and (reports_items or (needs_limits and filters.tests_status)):
+        return False
+    return not any(root.expected_mounts.has_expected_mount_at_or_below(path) for root, path in directories)
 
 
 def directory_below(parent: Place, path: bytes, inode: int, other_inode: int | None = None) -> Place:
