@@ -101,7 +101,7 @@ def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path
         done = run([sys.executable, *flags, launcher, "--version"], cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (
             0,
-            f"{name} {__version__} (kernel {backend_name()})\n",
+            f"{name} {__version__} (backend {backend_name()})\n",
             "",
         )
 

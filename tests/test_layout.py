@@ -389,7 +389,7 @@ def test_version_option_imports_no_heavy_modules(command: str) -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL
     )
     version, loaded = done.stdout.splitlines()
-    assert version == f"{command} {__version__} (kernel {backend_name()})"
+    assert version == f"{command} {__version__} (backend {backend_name()})"
     assert not set(loaded.split()) & set(HEAVY)
 
 

@@ -106,7 +106,7 @@ def check_wheel(release: dict[str, Any], root: Path, area: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done
     checked, version, copied = done.stdout.splitlines()
     assert checked.endswith(" requires mpi4py, which is not installed."), done.stdout
-    assert version.endswith("(kernel c)") and copied == "copied and compared: 203 items", done.stdout
+    assert version.endswith("(backend c)") and copied == "copied and compared: 203 items", done.stdout
 
 
 def test_wheel_works_in_a_fresh_root(release: dict[str, Any], area: Path) -> None:
@@ -162,7 +162,7 @@ def test_backend_for_aarch64_copies_in_an_emulator(release: dict[str, Any], area
     # One rank: the emulator has threads of its own, and pcopy forks ranks only where it has one thread.
     pcopy: list[str | Path] = ["chroot", root, "/qemu", "/usr/bin/python3", "-P", "-m", "pcopy"]
     version = run_in_root(root, *pcopy, "--version")
-    assert version.stdout.endswith("(kernel c)\n"), version
+    assert version.stdout.endswith("(backend c)\n"), version
     words = ["-n", "1", "--json", "--verify", "--signature", "/signature", "-T", "/source", "/copy"]
     done = run_in_root(root, *pcopy, *words)
     assert done.returncode == 0, done

@@ -13,7 +13,7 @@ export PCOPY_BACKEND=c XDG_STATE_HOME="$area/state"
 reported=$("$@" --version)
 echo "$reported"
 case $reported in
-    *"(kernel c)") ;;
+    *"(backend c)") ;;
     *) echo "the C backend is not used" >&2; exit 1 ;;
 esac
 

@@ -254,7 +254,7 @@ class ProgramCommandLine(ABC):
         """
         words = words_before_double_dash(list(map(os.fsdecode, argv)))
         if "--version" in words:
-            return f"{self.name} {__version__} (kernel {backend_name()})"
+            return f"{self.name} {__version__} (backend {backend_name()})"
         if "--help" in words:
             more = f"man {self.name} explains the options and the output in full."
             return f"{self.parser().format_help().rstrip()}\n\n{more}"

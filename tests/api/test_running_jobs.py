@@ -527,7 +527,7 @@ class TestChild:
         words = [sys.executable, "-c", code]
         run = subprocess.run(words, check=False, capture_output=True, text=True, cwd=area, env=environment)
         assert run.returncode == 0, run.stderr
-        assert run.stdout.startswith("pcopy 99.9 (kernel ")
+        assert run.stdout.startswith("pcopy 99.9 (backend ")
         assert run.stdout.endswith("\n1\n")
 
     def test_second_interrupt_kills_the_job(self, area: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -326,7 +326,7 @@ def test_help_fits_80_columns_and_lists_every_option() -> None:
 
 
 def test_help_and_version_need_no_paths() -> None:
-    assert help_or_version(["a", "--version"]) == f"pcopy {__version__} (kernel {backend_name()})"
+    assert help_or_version(["a", "--version"]) == f"pcopy {__version__} (backend {backend_name()})"
     assert help_or_version(["-h"]) == help_or_version([b"-h"]) == help_or_version(["-hq"])
     assert help_or_version(["--help"]) == help_or_version([b"--help"]) != help_or_version(["-h"])
     assert help_or_version(["a", "-n", "2", "b", "-q"]) is None
@@ -343,7 +343,7 @@ print({"argparse", "rich", "inspect", "dataclasses", "mpi4py", "json"} & set(sys
     command = [sys.executable, "-S", "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stderr == "set()\n"
-    assert done.stdout == f"pcopy {__version__} (kernel python)\n", "-S hides the package that the one in C needs"
+    assert done.stdout == f"pcopy {__version__} (backend python)\n", "-S hides the package that the one in C needs"
 
 
 @pytest.mark.parametrize(

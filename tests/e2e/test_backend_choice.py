@@ -32,7 +32,7 @@ def test_running_backend_is_printed(backend: str, source: Path, area: Path) -> N
     if backend == "c":
         native.require()
     env = {"PCOPY_BACKEND": backend}
-    assert succeed("--version", env=env).stdout.endswith(f" (kernel {backend})\n".encode())
+    assert succeed("--version", env=env).stdout.endswith(f" (backend {backend})\n".encode())
     run = succeed("-v", source, area / "copy", env=env)
     assert run.stderr.startswith(f"pcopy: backend {backend}\n".encode()), show(run)
     run = succeed("-q", "-v", source, area / "another", env=env)
@@ -41,7 +41,7 @@ def test_running_backend_is_printed(backend: str, source: Path, area: Path) -> N
 
 def test_package_without_c_backend_uses_python_backend(package_without_backend: str, source: Path, area: Path) -> None:
     env = {"PYTHONPATH": package_without_backend, "PCOPY_BACKEND": ""}
-    assert succeed("--version", env=env).stdout.endswith(b" (kernel python)\n")
+    assert succeed("--version", env=env).stdout.endswith(b" (backend python)\n")
     succeed(source, area / "copy", env=env)
     assert (area / "copy/file").read_text() == "content"
 

@@ -91,7 +91,7 @@ def test_standard_output_is_only_the_json_summary(area: Path, source: Path) -> N
 def test_version_is_printed_quickly(area: Path) -> None:
     begun = time.monotonic()
     run = succeed("--version")
-    assert re.match(rb"pcopy \d+\.\d+.* \(kernel (c|python)\)$", run.stdout), show(run)
+    assert re.match(rb"pcopy \d+\.\d+.* \(backend (c|python)\)$", run.stdout), show(run)
     assert run.stderr == b""
     # Four times the limit for an idle machine: other programs may be running.
     assert time.monotonic() - begun < 0.6

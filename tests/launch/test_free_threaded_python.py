@@ -69,7 +69,7 @@ def test_no_notice_if_quiet_or_if_the_python_backend_is_required(words: list[str
 
 def test_version_names_the_python_backend(area: Path) -> None:
     done = run(area, "pcopy", "--version")
-    assert done.returncode == 0 and done.stdout.endswith("(kernel python)\n")
+    assert done.returncode == 0 and done.stdout.endswith("(backend python)\n")
 
 
 def test_job_that_requires_the_c_backend_is_refused(area: Path) -> None:
