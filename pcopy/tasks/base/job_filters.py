@@ -29,7 +29,7 @@ class JobFilter(ItemSelector):
         """Return True if the item ``name`` of the directory ``place`` passes the filters."""
         if not self.has_filters:
             return True
-        path = place.path + b"/" + name if place.path else name
+        path = place.path_of(name)
         return self.selects_item_at_path(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def batch_filters(self, directory: bytes) -> BatchFilters | None:

@@ -174,9 +174,9 @@ def directory_below(parent: Place, path: bytes, inode: int, other_inode: int | N
     """Return the directory with this ``path`` relative to ``parent``, which lies on the same mount, and with this
     ``inode`` number; ``other_inode`` is that on the second side, if there is one.
     """
-    path = parent.path + b"/" + path if parent.path and path else parent.path or path
     other = NO_DIRECTORY_IDENTITY if other_inode is None else ItemIdentity(parent.target_id.mount_code, other_inode)
-    return Place(parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), other, False, False)
+    identity = ItemIdentity(parent.source_id.mount_code, inode)
+    return Place(parent.root, parent.path_of(path), identity, other, False, False)
 
 
 def problem_of_other_directory(rank: Rank, parent: Place, name: bytes, inode: int) -> Problem | None:
@@ -184,7 +184,7 @@ def problem_of_other_directory(rank: Rank, parent: Place, name: bytes, inode: in
     ``name`` now, for example because a file system was mounted. Other errors are not returned: the slow path meets them
     again.
     """
-    path = parent.path + b"/" + name if parent.path else name
+    path = parent.path_of(name)
     try:
         rank.sources[parent.root].identity_of_listed_directory(path, inode, parent.source_id.mount_code)
     except Problem as problem:

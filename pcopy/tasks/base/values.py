@@ -59,6 +59,10 @@ class Place(NamedTuple):
         """
         return self.root, self.path
 
+    def path_of(self, name: bytes) -> bytes:
+        """Return the path below the root of an item in the directory. ``name`` may be a path, and may be empty."""
+        return self.path + b"/" + name if self.path and name else self.path or name
+
 
 def directory_counts_label(place: Place) -> bytes:
     """Return the label of the directory ``place`` in the records of a job. Counts of the directory and of the items in

@@ -75,7 +75,7 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
     def scan_task_for_subdirectory(self, name: bytes, inode: int) -> ScanDir:
         """Return the ``ScanDir`` for the subdirectory ``name``, whose source must have the inode number ``inode``."""
         parent = self.place
-        path = parent.path + b"/" + name if parent.path else name
+        path = parent.path_of(name)
         return ScanDir(parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), parent, parent.first_run)
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
@@ -364,7 +364,7 @@ class _EnteredTree:
         flags = entered.flags[number]
         return Place(
             parent.root,
-            parent.path + b"/" + self._paths[number] if parent.path else self._paths[number],
+            parent.path_of(self._paths[number]),
             ItemIdentity(parent.source_id.mount_code, entered.sources[number]),
             ItemIdentity(parent.target_id.mount_code, entered.targets[number], self._marks[number]),
             bool(flags & IS_NEW),

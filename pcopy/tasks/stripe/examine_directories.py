@@ -168,7 +168,7 @@ class _LayoutWalk(TreeWalk):
         return listed
 
     def enter_directory(self, parent: Place, name: bytes, inode: int, other_inode: int) -> TaskSteps:
-        path = parent.path + b"/" + name if parent.path else name
+        path = parent.path_of(name)
         self._result.count(counts.UNSCANNED)  # the scan subtracts it
         identity = ItemIdentity(parent.source_id.mount_code, inode)
         yield from ScanDir(parent.root, path, identity, parent).run(self._rank, self._result)
