@@ -31,8 +31,8 @@ RUNS = {
     "pwalk --summary": "pwalk --summary {copy}",
     "prm": "prm -q --yes {copy}",
 }
-"""One run of each program, in this order: later ones use the copy of the first. ``pverify --create`` is missing: it takes
-its largest memory (56 MB) from some 40,000 such names on, and 100,000 more do not change it.
+"""One run of each program, in this order: later ones use the copy of the first. ``pverify --create`` is missing: its
+memory reaches its largest size (56 MB) at 40,000 such names, and 100,000 more do not change it.
 """
 
 
