@@ -64,7 +64,9 @@ def _built(kind: type[TaskKind]) -> st.SearchStrategy[Any]:
 
 
 st.register_type_strategy(str, TEXT)
-st.register_type_strategy(FinishDir, _built(FinishDir))
+for kind in KIND_BY_CODE.values():
+    if kind.__name__ in ("FinishDir", "ExtractMembers"):  # tasks that are fields of others
+        st.register_type_strategy(kind, _built(kind))
 st.register_type_strategy(TaskKind, _built(FinishDir))  # a task contained in another task
 
 TASKS = {kind: _built(kind) for kind in KIND_BY_CODE.values()}
