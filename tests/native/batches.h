@@ -209,9 +209,9 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
                             .depth = below(4), .deadline = below(3) ? UINT64_MAX : pk_now() + below(2000000)};
     if (kind == PK_COMPARE_TREES)
         batch->tree.depth = UINT32_MAX;
-    /* Patterns of which neither excludes anything: they end with a byte that no name has. */
-    static const uint8_t rules[] = {10, 0, 0, 0, PK_EXCLUDES | PK_WHOLE_PATH, 6, 4, 1, 1, 0,
-                                    9, 0, 0, 0, PK_EXCLUDES | PK_DIRECTORIES_ONLY, 4, 1, 1, 0};
+    /* Patterns of which neither excludes anything: no name begins with a hyphen. */
+    static const uint8_t rules[] = {10, 0, 0, 0, PK_EXCLUDES | PK_WHOLE_PATH, 6, 1, '-', 4, 0,
+                                    9, 0, 0, 0, PK_EXCLUDES | PK_DIRECTORIES_ONLY, 1, '-', 4, 0};
     static const pk_filter filter = {rules, sizeof rules, "above/", INT64_MIN, INT64_MAX, -1, INT64_MAX};
     batch->tree.filter = below(2) ? &filter : NULL;
     strcpy(batch->tree.kinds, below(2) ? "" : "fl");
