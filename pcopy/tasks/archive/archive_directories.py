@@ -29,8 +29,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import directory_slices_per_task
 from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, problem_of_other_directory, walk_rows
 from pcopy.tasks.base.values import Place, unpack_numbers
-from pcopy.tasks.files.existing import owner_columns_if_needed
-from pcopy.walk.visitor import stat_and_visit_names
+from pcopy.tasks.directories.scan_dir import ScanNames
 
 DIRECTORIES_PER_GROUP = 32
 """Of this number of directories, about one begins a group. The backend begins a piece of the archive there, and tasks
@@ -140,23 +139,8 @@ class _DescriptionWalk(TreeWalk):
                 names.append(name)
             else:
                 self._result.count_item_as_failed(parent, name, problem)
-        if not names:
-            return
-        try:
-            directory = self._rank.open_source_directory(parent)
-        except Problem as problem:
-            for name in names:
-                self._result.count_item_as_failed(parent, name, problem)
-            return
-        visitor = self._rank.visitor(self._rank, self._result, parent, 1)  # the names were counted as found before
-        yield from stat_and_visit_names(
-            self._rank.backend,
-            directory,
-            pack_names(names),
-            visitor,
-            follow=False,
-            extra_columns=owner_columns_if_needed(self._rank),
-        )
+        if names:  # they were counted as found before
+            yield from ScanNames(parent, pack_names(names), 1).run(self._rank, self._result)
 
 
 def can_archive_subtrees(rank: Rank, place: Place) -> bool:

@@ -344,15 +344,7 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
             if not self.attempt:
                 result.count(counts.FOUND, len(names))
             return
-        visitor = rank.visitor(rank, result, place, self.attempt)
-        yield from stat_and_visit_names(
-            rank.backend,
-            source,
-            self.names,
-            visitor,
-            follow=rank.copy_options.dereference,
-            extra_columns=owner_columns_if_needed(rank),
-        )
+        yield from _stat_and_visit_names(rank, result, place, source, self.names, self.attempt)
 
     def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield the places in which temporary files may remain: the directory itself, and each name as a directory
@@ -395,6 +387,17 @@ class _OpenedDirectory(NamedTuple):
     action: int
 
 
+def _stat_and_visit_names(
+    rank: Rank, result: TaskResult, place: Place, source: int, names: bytes, attempt: int
+) -> TaskSteps:
+    """Stat the ``names`` (joined by slashes) in ``place``, whose source has the descriptor ``source``, and pass the
+    items to the visitor.
+    """
+    visitor, follow = rank.visitor(rank, result, place, attempt), rank.copy_options.dereference
+    columns = owner_columns_if_needed(rank)
+    yield from stat_and_visit_names(rank.backend, source, names, visitor, follow=follow, extra_columns=columns)
+
+
 def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDirectory) -> TicketGenerator[int]:
     """Stat the names of the opened directory ``begun`` and pass the items to the visitor, if they are few or quickly
     statted; otherwise spawn tasks for them. Return the number of names.
@@ -406,15 +409,8 @@ def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDir
     is_quick = paces.is_too_quick_to_divide(ScanNames.code, number) and not rank.throttle.is_on
     if not listing.may_have_more_batches and (number <= MAX_NAMES_IN_SCAN or is_quick):
         yield from rank.throttle.charge_limits_and_wait(operations=number)
-        visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
-        yield from stat_and_visit_names(
-            rank.backend,
-            begun.source,
-            listing.names,
-            visitor,
-            follow=rank.copy_options.dereference,
-            extra_columns=owner_columns_if_needed(rank),
-        )
+        began = time.monotonic()
+        yield from _stat_and_visit_names(rank, result, place, begun.source, listing.names, 0)
         if number:
             paces.record_duration(ScanNames.code, number, time.monotonic() - began)
         return number
