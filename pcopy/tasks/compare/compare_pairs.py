@@ -14,35 +14,24 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ItemCounts
-from pcopy.fsio.backend.columns import (
-    INODE_COLUMN,
-    MODE_COLUMN,
-    OutcomeCode,
-    column_of_zeros,
-    pack_names,
-    unpack_names,
-)
-from pcopy.fsio.backend.walk_batches import CompareTreesBatch, RemainingItems
+from pcopy.fsio.backend.columns import INODE_COLUMN, MODE_COLUMN, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
-from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
+from pcopy.signature.items import ROOT_PATH
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, directory_slices_per_task
-from pcopy.tasks.base.tree_walk import Siblings, directory_below, may_enter_subtrees, walk_rows
+from pcopy.tasks.base.tree_walk import RemainingRows, Siblings, may_enter_subtrees, spawn_tasks_for_siblings
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.properties import CONTENT, TYPE
-from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, directory_place_on_side, stat_on_both_sides
+from pcopy.tasks.compare.sides import SIDES, BothSidesWalk, directory_place_on_side, stat_on_both_sides
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.walk.listing import NAMES_PER_BATCH, NameBatchQueue, list_directory, queue_names_of_directory
 
@@ -50,10 +39,8 @@ MAX_NAMES_IN_SETS = 1 << 17
 """Number of names of a directory, both sides together, up to which sets find the names that both sides have (some 20
 MB). More names are sorted, in temporary files if they do not fit in memory.
 """
-_ONLY_FIRST, _ONLY_SECOND, _OTHER_CONTENTS, _NOT_COMPARED = b"<>cn"
-"""Letters with which the backend leaves items that only one side has, files that differ in their contents, and files
-that it has not compared because it had read enough of their directory.
-"""
+_ONLY_FIRST, _ONLY_SECOND = b"<>"
+"""Letters with which the backend leaves items that only one side has."""
 _BOTH = len(SIDES)
 """Says of a name that both sides have it. If only one side has it, the number of the side says so."""
 
@@ -76,163 +63,100 @@ class ComparePairs(DivisibleTask, code=128, doing="comparing", is_note=False):
         if self.names == ROOT_PATH:
             yield from _compare_roots(rank, result, self.place)
             return
-        names = unpack_names(self.names)
-        found, end = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS
-        later = list[bytes]()
-        if may_enter_subtrees(rank):
-            slow = names
-            if may_enter_subtrees(rank, *((rank.sources[side], self.place.path) for side in SIDES)):
-                slow, later = yield from _compare_by_backend(rank, result, found, self.place, names, end)
-            later += yield from _compare_other_items(rank, result, self.place, slow, end)
+        yield from _PairsWalk(rank, result).compare_items(self)
+
+
+class _PairsWalk(BothSidesWalk):
+    """The visitor of a comparison side by side. It enters no directories itself: other tasks do that."""
+
+    counts_per_pair = len(SIDES)
+
+    def __init__(self, rank: Rank, result: TaskResult) -> None:
+        super().__init__(rank, result, TYPE | CONTENT)
+
+    def compare_items(self, task: ComparePairs) -> TaskSteps:
+        """Do the work of ``task``, and spawn tasks for the directories for which the time was over."""
+        place, names, later = task.place, unpack_names(task.names), list[bytes]()
+        if may_enter_subtrees(self._rank):
+            found, rows = Siblings(place, names, are_visited=False), RemainingRows(range(len(names)), ())
+            if self.may_be_rows(found):
+                rows = yield from self.process_rows(found)
+            later = yield from self._compare_one_by_one(place, found.selected(rows.deferred).names)
+            later = [*found.selected(rows.not_begun).names, *later]
         else:
-            yield from _examine_items(rank, result, self.place, (names, names))
-        if self.are_directories:
-            result.count(counts.UNSCANNED, -len(SIDES) * (len(names) - len(later)))
-        _spawn_comparisons(rank, result, self._replace(names=b""), later)
-        found.send(result)
+            yield from self._examine_items(place, (names, names))
+        if task.are_directories:
+            self._result.count(counts.UNSCANNED, -len(SIDES) * (len(names) - len(later)))
+        self.spawn_tasks_for_items(place, later, are_directories=task.are_directories)
+        self._found.send(self._result)
 
+    def add(self, found: Siblings) -> None:
+        """Spawn tasks that compare directories that both sides have."""
+        self._result.count(counts.UNSCANNED, len(SIDES) * len(found.names))
+        self.spawn_tasks_for_items(found.parent, found.names, are_directories=True)
 
-def _spawn_comparisons(rank: Rank, result: TaskResult, task: ComparePairs, names: Sequence[bytes]) -> None:
-    """Spawn tasks that compare the items ``names`` and have the other fields of ``task``."""
-    for share in directory_slices_per_task(rank, len(names)):
-        packed = pack_names(names[share])
-        result.spawn_task(task._replace(names=packed), len(names[share]) * SCAN_COST, expands=True)
+    def spawn_tasks_for_items(self, place: Place, names: Sequence[bytes], *, are_directories: bool = False) -> None:
+        """Spawn tasks that compare the items ``names``. ``are_directories`` is the field of ``ComparePairs``."""
+        spawn_tasks_for_siblings(
+            self._rank,
+            self._result,
+            Siblings(place, names),
+            lambda share: ComparePairs(place, pack_names(share.names), are_directories),
+        )
 
+    def process_unequal_items(self, place: Place, by_letter: dict[int, list[bytes]]) -> TaskSteps:
+        """Have items examined on each side that has them; by other tasks if the time is over."""
+        one_sided = by_letter.pop(_ONLY_FIRST, []), by_letter.pop(_ONLY_SECOND, [])
+        on_both = [*chain.from_iterable(by_letter.values())]
+        return self._examine_items(place, [each + on_both for each in one_sided], may_be_later=True)
 
-def _examine_items(
-    rank: Rank, result: TaskResult, place: Place, names: Sequence[Sequence[bytes]], end: float = 0.0
-) -> TaskSteps:
-    """Have items of the directory ``place`` examined, and read for their digests, on each side by itself.
+    def _examine_items(
+        self, place: Place, names: Sequence[Sequence[bytes]], *, may_be_later: bool = False
+    ) -> TaskSteps:
+        """Have items of the directory ``place`` examined, and read for their digests, on each side by itself.
 
-    Args:
-        names: for each side, the names of the items.
-        end: time (``time.monotonic``) from which on other tasks do it; 0: never.
-    """
-    for side in SIDES:
-        if not names[side]:
-            continue
-        task = ScanNames(directory_place_on_side(place, side), pack_names(names[side]), 0)
-        if end and time.monotonic() > end:
-            result.spawn_task(task, len(names[side]) * CALL_COST, expands=True)
-        else:
-            yield from task.run(rank, result)
+        Args:
+            names: for each side, the names of the items.
+            may_be_later: True if other tasks do it if the time is over.
+        """
+        for side in SIDES:
+            if not names[side]:
+                continue
+            task = ScanNames(directory_place_on_side(place, side), pack_names(names[side]), 0)
+            if may_be_later and time.monotonic() > self._deadline:
+                self._result.spawn_task(task, len(names[side]) * CALL_COST, expands=True)
+            else:
+                yield from task.run(self._rank, self._result)
 
-
-def _compare_by_backend(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, names: list[bytes], end: float
-) -> TicketGenerator[tuple[list[bytes], list[bytes]]]:
-    """Compare the items ``names`` of the directory ``place``, with everything below them, by one call of the backend.
-    Return the items that it cannot compare, and those that it has not begun because the time was over.
-
-    Args:
-        found: receives the files that differ in their contents.
-        end: time (``time.monotonic``) from which on other tasks examine the items that remain.
-    """
-    sides = [directory_place_on_side(place, side) for side in SIDES]
-    try:
-        directories = [rank.open_source_directory(side) for side in sides]
-    except Problem:  # reported when the items are examined
-        return names, []
-    devices = [rank.source_device(side) or 0 for side in sides]
-    batch = CompareTreesBatch(
-        *walk_rows(rank, directories[0], devices[0], Siblings(place, names)),
-        directories[1],
-        column_of_zeros("Q", len(names)),
-        devices[1],
-        TYPE | CONTENT,
-        are_items=True,
-    )
-    compared = yield from rank.execute_batch(batch)
-    codes = compared.verdicts.codes
-    _count_equal_pairs(rank, result, compared.counts)
-    differing = [name for name, letter in zip(names, compared.letters, strict=True) if letter == _OTHER_CONTENTS]
-    _report_other_contents(found, place.path, differing)
-    for group in compared.remaining:
-        below = directory_below(place, group.directory, group.directory_inode, group.other_directory_inode)
-        yield from _process_remaining_items(rank, result, found, below, group, end)
-    return (
-        [name for name, code in zip(names, codes, strict=True) if code == OutcomeCode.SLOW_PATH],
-        [name for name, code in zip(names, codes, strict=True) if code == OutcomeCode.CANCELLED],
-    )
-
-
-def _count_equal_pairs(rank: Rank, result: TaskResult, pairs: ItemCounts) -> None:
-    """Count, on each side, the items that the backend has found equal, and the files of which only the contents
-    differ. ``pairs`` are their numbers.
-    """
-    numbers = {
-        counts.FILES: pairs.files,
-        counts.DIRECTORIES: pairs.directories,
-        counts.SYMLINKS: pairs.links,
-        counts.SPECIAL: pairs.other_items,
-    }
-    result.count(counts.FOUND, len(SIDES) * sum(numbers.values()))
-    for counter, number in numbers.items():
-        result.count(counter, len(SIDES) * number)
-    result.count(counts.FOUND_BYTES, pairs.bytes)
-    result.count(counts.BYTES, pairs.bytes)
-    rank.counters[counts.MOVED] += pairs.bytes
-
-
-def _report_other_contents(found: DifferenceReporter, path: bytes, names: list[bytes]) -> None:
-    """Report the files ``names`` of the directory ``path``, which differ in their contents, to ``found``."""
-    found.add_item_differences(path, names, [CONTENT] * len(names), FILE * len(names))
-
-
-def _process_remaining_items(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, group: RemainingItems, end: float
-) -> TaskSteps:
-    """Process the items ``group`` of the directory ``place``, which the backend has left: spawn tasks for directories
-    that both sides have and for files that were not compared, and have items examined on each side that has them.
-
-    Args:
-        found: receives the files that differ in their contents.
-        end: time (``time.monotonic``) from which on other tasks examine the items.
-    """
-    by_letter: dict[int, list[bytes]] = {}
-    for name, letter in zip(group.names, group.kinds, strict=True):
-        by_letter.setdefault(letter, []).append(name)
-    directories = by_letter.pop(DIRECTORY[0], [])
-    result.count(counts.UNSCANNED, len(SIDES) * len(directories))
-    _spawn_comparisons(rank, result, ComparePairs(place, b"", are_directories=True), directories)
-    _spawn_comparisons(rank, result, ComparePairs(place, b""), by_letter.pop(_NOT_COMPARED, []))
-    _report_other_contents(found, place.path, by_letter.pop(_OTHER_CONTENTS, []))
-    one_sided = by_letter.pop(_ONLY_FIRST, []), by_letter.pop(_ONLY_SECOND, [])
-    on_both = [name for names in by_letter.values() for name in names]
-    yield from _examine_items(rank, result, place, [each + on_both for each in one_sided], end)
-
-
-def _compare_other_items(
-    rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], end: float
-) -> TicketGenerator[list[bytes]]:
-    """Process items ``names`` of the directory ``place`` that the backend cannot compare. Of directories, the names are
-    compared; all other items are examined on each side. Return the names of directories that were left, because
-    ``end`` (``time.monotonic``) has come.
-    """
-    if not names:
-        return []
-    columns, packed = MODE_COLUMN | INODE_COLUMN, pack_names(names)
-    try:
-        first, second = (rank.open_source_directory(directory_place_on_side(place, side)) for side in SIDES)
-    except Problem:  # reported when the items are examined
-        yield from _examine_items(rank, result, place, (names, names))
-        return []
-    stated = yield from stat_on_both_sides(rank, (first, second), packed, columns)
-    examined, later, listed = list[bytes](), list[bytes](), 0
-    for row, name in enumerate(names):
-        if any(
-            each.verdicts.codes[row] != OutcomeCode.DONE or not stat.S_ISDIR(each.rows.mode[row]) for each in stated
-        ):
-            examined.append(name)
-        elif listed and (rank.stop_reason is not None or time.monotonic() > end):
-            later.append(name)
-        else:
-            listed += 1
-            inodes = [each.rows.inode[row] for each in stated]
-            if not (yield from _compare_subdirectory(rank, result, place, name, inodes)):
+    def _compare_one_by_one(self, place: Place, names: Sequence[bytes]) -> TicketGenerator[list[bytes]]:
+        """Process items ``names`` of the directory ``place`` that the backend cannot compare. Of directories, the names
+        are compared; all other items are examined on each side. Return the names of directories that were left because
+        the time was over.
+        """
+        if not names:
+            return []
+        rank = self._rank
+        try:
+            directories = self.open_parent(place)
+        except Problem:  # reported when the items are examined
+            yield from self._examine_items(place, (names, names))
+            return []
+        stated = yield from stat_on_both_sides(rank, directories, pack_names(names), MODE_COLUMN | INODE_COLUMN)
+        examined, later, listed = list[bytes](), list[bytes](), 0
+        for row, name in enumerate(names):
+            if any(
+                each.verdicts.codes[row] != OutcomeCode.DONE or not stat.S_ISDIR(each.rows.mode[row]) for each in stated
+            ):
                 examined.append(name)
-    yield from _examine_items(rank, result, place, (examined, examined))
-    return later
+            elif listed and (rank.stop_reason is not None or time.monotonic() > self._deadline):
+                later.append(name)
+            else:
+                listed += 1
+                inodes = [each.rows.inode[row] for each in stated]
+                if not (yield from _compare_subdirectory(rank, self._result, place, name, inodes)):
+                    examined.append(name)
+        yield from self._examine_items(place, (examined, examined))
+        return later
 
 
 def _compare_subdirectory(

@@ -16,18 +16,16 @@ from __future__ import annotations
 import errno
 import os
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ItemCounts, StatNamesBatch
-from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, column_of_zeros, pack_names, unpack_names
-from pcopy.fsio.backend.walk_batches import CompareTreesBatch, WalkResult
+from pcopy.fsio.backend.batches import StatNamesBatch
+from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
-from pcopy.signature.items import FILE, ROOT_PATH
+from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.job import CompareOptions
@@ -36,12 +34,17 @@ from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import directory_slices_per_task
-from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, walk_rows
+from pcopy.tasks.base.tree_walk import Siblings
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.compare_names import DirectoryItemsComparison
-from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
-from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, directory_place_on_side, open_on_both_sides, report_uncompared_item
+from pcopy.tasks.compare.properties import ACL, REPORTS_EQUAL, XATTR
+from pcopy.tasks.compare.sides import (
+    SIDES,
+    BothSidesWalk,
+    directory_place_on_side,
+    open_on_both_sides,
+    report_uncompared_item,
+)
 from pcopy.walk.listing import (
     NAMES_PER_BATCH,
     DirectoryListing,
@@ -59,11 +62,6 @@ MAX_MERGED_NAMES = 1 << 17
 
 If there are more, tasks compare the names of the first side; other tasks stat the names of the second side on the first
 side, and compare only those that the first side does not have.
-"""
-
-_CONTENTS, _NOT_COMPARED = b"cn"
-"""Letters with which the backend reports a regular file that differs only in its contents, and one that it has not
-compared because it had read enough of the directory.
 """
 
 
@@ -115,13 +113,12 @@ class CompareNamedItems(DivisibleTask, code=121, doing="comparing", is_note=Fals
             yield from walk.enter_directories_while_others_work()
 
 
-class _ComparisonWalk(TreeWalk):
+class _ComparisonWalk(BothSidesWalk):
     """The visitor of a comparison: compares items of both sides, and the contents of the directories that both have."""
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
-        super().__init__(rank, result)
-        self._found = DifferenceReporter(rank)
-        self._options = rank.program_options(CompareOptions)
+        options = rank.program_options(CompareOptions)
+        super().__init__(rank, result, options.compare, options.modify_window)
 
     def enter_directories_while_others_work(self) -> TaskSteps:
         """Compare directories as long as other ranks have work, leave the rest to new tasks, then send the differences
@@ -139,64 +136,18 @@ class _ComparisonWalk(TreeWalk):
         need not examine the items (no limit of age or size, extended attributes or report of equal items), and if no
         file system is mounted in the directory or below.
         """
-        rank, path = self._rank, found.parent.path
-        if self._options.compare & (ACL | XATTR | REPORTS_EQUAL) or rank.options.direct or rank.options.drop_cache:
+        options = self._rank.options
+        if self._properties & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
             return False
-        return found.names[0] != ROOT_PATH and may_enter_subtrees(rank, *((rank.sources[side], path) for side in SIDES))
+        return found.names[0] != ROOT_PATH and super().may_be_rows(found)
 
-    def open_parent(self, parent: Place) -> Sequence[int]:
-        return [self._rank.open_source_directory(directory_place_on_side(parent, side)) for side in SIDES]
+    def spawn_tasks_for_items(self, place: Place, names: Sequence[bytes]) -> None:
+        for share in directory_slices_per_task(self._rank, len(names)):
+            task = CompareNamedItems(place, pack_names(names[share]))
+            self._result.spawn_task(task, len(names[share]) * CALL_COST, expands=True)
 
-    def process_in_backend(self, found: Siblings, directories: Sequence[int]) -> TicketGenerator[WalkResult]:
-        """Compare items and everything below them, or only what is in them if they are directories that were compared.
-        Count what was compared.
-        """
-        rank, result, options, are_items = self._rank, self._result, self._options, not found.are_visited
-        devices = [rank.source_device(directory_place_on_side(found.parent, side)) or 0 for side in SIDES]
-        batch = CompareTreesBatch(
-            *walk_rows(rank, directories[0], devices[0], found),
-            directories[1],
-            column_of_zeros("Q", len(found.names)) if are_items else array("Q", found.other_inodes),
-            devices[1],
-            options.compare,
-            options.modify_window,
-            are_items,
-        )
-        compared = yield from rank.execute_batch(batch)
-        self._count_equal_items(compared.counts)
-        done = 0 if are_items else compared.verdicts.codes.count(OutcomeCode.DONE)
-        result.count(counts.DIRECTORIES, compared.counts.directories + done)
-        return compared
-
-    def _count_equal_items(self, sums: ItemCounts) -> None:
-        """Count the items that the backend has found equal, and the files of which only the contents differ. ``sums``
-        are their numbers. Directories are counted as found only, since those of the rows may have been found before.
-        """
-        result = self._result
-        result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items + sums.excluded)
-        result.count(counts.SKIPPED, sums.excluded)
-        result.count(counts.EXCLUDED, sums.excluded)
-        result.count(counts.FILES, sums.files)
-        result.count(counts.SYMLINKS, sums.links)
-        result.count(counts.SPECIAL, sums.other_items)
-        result.count(counts.FOUND_BYTES, sums.bytes)
-        result.count(counts.BYTES, sums.bytes)
-        self._rank.counters[counts.MOVED] += sums.bytes
-
-    def process_remaining_items(self, found: Siblings) -> TaskSteps:
-        """Report files that differ only in their contents, have files that were not compared compared by other tasks,
-        and compare the other items one by one.
-        """
-        place, by_letter = found.parent, dict[int, list[bytes]]()
-        for name, letter in zip(found.names, found.kinds, strict=True):
-            by_letter.setdefault(letter, []).append(name)
-        differing, later = by_letter.pop(_CONTENTS, []), by_letter.pop(_NOT_COMPARED, [])
-        self._found.add_item_differences(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
-        for share in directory_slices_per_task(self._rank, len(later)):
-            task = CompareNamedItems(place, pack_names(later[share]))
-            self._result.spawn_task(task, len(later[share]) * CALL_COST, expands=True)
-        if by_letter:
-            yield from self._compare_one_by_one(place, [*chain.from_iterable(by_letter.values())])
+    def process_unequal_items(self, place: Place, by_letter: dict[int, list[bytes]]) -> TaskSteps:
+        return self._compare_one_by_one(place, [*chain.from_iterable(by_letter.values())])
 
     def visit_directories(self, found: Siblings) -> TaskSteps:
         return self._compare_one_by_one(found.parent, found.names)
@@ -218,9 +169,7 @@ class _ComparisonWalk(TreeWalk):
         found = Siblings(place, unpack_names(packed), are_visited=False)
         if self.may_be_rows(found) and not self._rank.shared_instance(JobFilter).has_filters:
             deferred, not_begun = yield from self.process_rows(found)
-            if not_begun:
-                task = CompareNamedItems(place, pack_names(found.names[row] for row in not_begun))
-                self._result.spawn_task(task, len(not_begun) * CALL_COST, expands=True)
+            self.spawn_tasks_for_items(place, found.selected(not_begun).names)
             found = found.selected(deferred)
         if found.names:
             yield from self._compare_one_by_one(place, found.names)
