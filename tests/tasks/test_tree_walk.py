@@ -17,8 +17,8 @@ from pcopy.fsio.backend.walk_batches import RemainingItems, SubtreeFrontier, Wal
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.sibling_directories import DirectoriesPerCall
-from pcopy.tasks.base.tree_walk import Siblings, TreeWalk
+from pcopy.tasks.base.sibling_directories import DirectoriesPerCall, Siblings
+from pcopy.tasks.base.tree_walk import TreeWalk
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 
 PARENT = Place(0, b"top", ItemIdentity(3, 7), NO_DIRECTORY_IDENTITY, False, False)

@@ -26,8 +26,8 @@ from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import directory_slices_per_task
-from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, problem_of_other_directory, walk_rows
+from pcopy.tasks.base.sibling_directories import Siblings, directory_slices_per_task
+from pcopy.tasks.base.tree_walk import TreeWalk, may_enter_subtrees, problem_of_other_directory, walk_rows
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.directories.scan_dir import ScanNames
 

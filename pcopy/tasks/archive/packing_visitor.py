@@ -27,7 +27,7 @@ from pcopy.tasks.base.job_filters import report_excluded_items
 from pcopy.tasks.base.kind import TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.tree_walk import Siblings
+from pcopy.tasks.base.sibling_directories import Siblings
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.copying import ItemVisitor
 from pcopy.walk.visitor import FoundItems

@@ -1,5 +1,5 @@
-"""Tasks about several directories with the same parent, and limits of what one task, and one call of the backend, does
-with directories.
+"""Directories with the same parent (``Siblings``), tasks about several of them, and limits of what one task, and one
+call of the backend, does with directories.
 
 The backend is the code, in C or in Python, that makes the system calls for many items in one call
 (``pcopy.fsio.backend``).
@@ -8,21 +8,19 @@ The backend is the code, in C or in Python, that makes the system calls for many
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Self
 
 from pcopy.engine.task import Task
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.dividing import portion_slices
-from pcopy.tasks.base.kind import (
-    DirectoryTask,
-    LeftoverLocation,
-    MissingDirectories,
-    TaskKind,
-)
-from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import Place
+from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, MissingDirectories, TaskKind
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import Place, pack_numbers
 
 MAX_DIRECTORIES_PER_TASK = 64
 """Largest number of directories of one task. A task with more could take so long that other ranks have nothing to do.
@@ -46,6 +44,69 @@ MIN_CALL_SECONDS = 0.001
 MAX_CALL_SHARE = 0.125
 """Largest duration of a call that copies no files, as a fraction of the time since the rank has begun."""
 
+_DIRECTORY_LETTER = ord("d")
+"""Letter of a directory, and of one that a call of the backend has not entered."""
+
+
+class Siblings(NamedTuple):
+    """Items of one directory, usually directories, that a task has found or was created for.
+
+    Fields:
+        parent: the directory that contains them.
+        names: their names.
+        inodes: their inode numbers in the listing of ``parent``; empty if they are unknown.
+        other_inodes: their inode numbers on the second side; empty if the program has only one.
+        kinds: their type letters, or what remains to be done with them (``RemainingItems.kinds``); empty if all are
+            directories, or if the types are unknown.
+        are_visited: True if they are directories that have been processed themselves, so that only their contents
+            remain.
+        are_simple: False if the backend could not process them.
+    """
+
+    parent: Place
+    names: Sequence[bytes]
+    inodes: Sequence[int] = ()
+    other_inodes: Sequence[int] = ()
+    kinds: bytes = b""
+    are_visited: bool = True
+    are_simple: bool = True
+
+    def part(self, start: int, end: int | None = None) -> Siblings:
+        """Return the siblings from index ``start`` up to, but not including, ``end``."""
+        return self._replace(
+            names=self.names[start:end],
+            inodes=self.inodes[start:end],
+            other_inodes=self.other_inodes[start:end],
+            kinds=self.kinds[start:end],
+        )
+
+    def packed(self) -> tuple[Place, bytes, bytes]:
+        """Return the parent, names (joined by slashes) and inode numbers (8 bytes each), as fields of a task."""
+        return self.parent, pack_names(self.names), pack_numbers([*self.inodes])
+
+    @property
+    def letters(self) -> bytes:
+        """``kinds``, or, if it is empty, the letter of a directory for each of the siblings."""
+        return self.kinds or b"d" * len(self.names)
+
+    def divided_by_type(self) -> tuple[Siblings, Siblings]:
+        """Return the directories among the siblings, and the others. ``kinds`` must not be empty."""
+        rows = [row for row, kind in enumerate(self.kinds) if kind == _DIRECTORY_LETTER]
+        if len(rows) == len(self.names):
+            return self, self.part(0, 0)
+        return self.selected(rows), self.selected(
+            [row for row, kind in enumerate(self.kinds) if kind != _DIRECTORY_LETTER]
+        )
+
+    def selected(self, rows: Sequence[int]) -> Siblings:
+        """Return those siblings whose indices are ``rows``."""
+        return self._replace(
+            names=[self.names[row] for row in rows],
+            inodes=[self.inodes[row] for row in rows] if self.inodes else (),
+            other_inodes=[self.other_inodes[row] for row in rows] if self.other_inodes else (),
+            kinds=bytes(self.kinds[row] for row in rows) if self.kinds else b"",
+        )
+
 
 def directory_slices_per_task(rank: Rank, number: int) -> Iterator[slice]:
     """Divide ``number`` directories among tasks: yield slices of ``range(number)``, one for each task.
@@ -59,6 +120,23 @@ def directory_slices_per_task(rank: Rank, number: int) -> Iterator[slice]:
         else max(1, min(MAX_DIRECTORIES_PER_TASK, -(-number // (2 * rank.total_task_slots()))))
     )
     return (slice(start, start + size) for start in range(0, number, size))
+
+
+def shares_per_task(rank: Rank, found: Siblings) -> list[Siblings]:
+    """Divide directories among tasks; return those of each task."""
+    return [found.part(each.start, each.stop) for each in directory_slices_per_task(rank, len(found.names))]
+
+
+def spawn_tasks_for_siblings(
+    rank: Rank, result: TaskResult, found: Siblings, make_task: Callable[[Siblings], TaskKind]
+) -> int:
+    """Spawn tasks that process the directories ``found`` and everything below them; return the number of tasks.
+    ``make_task`` is a function that returns the task for some of them.
+    """
+    shares = shares_per_task(rank, found)
+    for share in shares:
+        result.spawn_task(make_task(share), len(share.names) * SCAN_COST, expands=True)
+    return len(shares)
 
 
 def call_deadline(rank: Rank, *, copies_files: bool = False) -> float:

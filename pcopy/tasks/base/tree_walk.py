@@ -27,17 +27,18 @@ from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import (
     DIRECTORIES_PER_CALL_WITH_THREADS,
     MAX_TASK_SECONDS,
     DirectoriesPerCall,
+    Siblings,
     call_deadline,
-    directory_slices_per_task,
     should_task_continue,
+    spawn_tasks_for_siblings,
 )
-from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.walk.listing import (
     NAMES_PER_BATCH,
     DirectoryListing,
@@ -45,69 +46,6 @@ from pcopy.walk.listing import (
     queue_names_of_directory,
     unpack_name_batch,
 )
-
-_DIRECTORY_LETTER = ord("d")
-"""Letter of a directory, and of one that a call of the backend has not entered."""
-
-
-class Siblings(NamedTuple):
-    """Items of one directory, usually directories, that a task has found or was created for.
-
-    Fields:
-        parent: the directory that contains them.
-        names: their names.
-        inodes: their inode numbers in the listing of ``parent``; empty if they are unknown.
-        other_inodes: their inode numbers on the second side; empty if the program has only one.
-        kinds: their type letters, or what remains to be done with them (``RemainingItems.kinds``); empty if all are
-            directories, or if the types are unknown.
-        are_visited: True if they are directories that have been processed themselves, so that only their contents
-            remain.
-        are_simple: False if the backend could not process them.
-    """
-
-    parent: Place
-    names: Sequence[bytes]
-    inodes: Sequence[int] = ()
-    other_inodes: Sequence[int] = ()
-    kinds: bytes = b""
-    are_visited: bool = True
-    are_simple: bool = True
-
-    def part(self, start: int, end: int | None = None) -> Siblings:
-        """Return the siblings from index ``start`` up to, but not including, ``end``."""
-        return self._replace(
-            names=self.names[start:end],
-            inodes=self.inodes[start:end],
-            other_inodes=self.other_inodes[start:end],
-            kinds=self.kinds[start:end],
-        )
-
-    def packed(self) -> tuple[Place, bytes, bytes]:
-        """Return the parent, names (joined by slashes) and inode numbers (8 bytes each), as fields of a task."""
-        return self.parent, pack_names(self.names), pack_numbers([*self.inodes])
-
-    @property
-    def letters(self) -> bytes:
-        """``kinds``, or, if it is empty, the letter of a directory for each of the siblings."""
-        return self.kinds or b"d" * len(self.names)
-
-    def divided_by_type(self) -> tuple[Siblings, Siblings]:
-        """Return the directories among the siblings, and the others. ``kinds`` must not be empty."""
-        rows = [row for row, kind in enumerate(self.kinds) if kind == _DIRECTORY_LETTER]
-        if len(rows) == len(self.names):
-            return self, self.part(0, 0)
-        return self.selected(rows), self.selected(
-            [row for row, kind in enumerate(self.kinds) if kind != _DIRECTORY_LETTER]
-        )
-
-    def selected(self, rows: Sequence[int]) -> Siblings:
-        """Return those siblings whose indices are ``rows``."""
-        return self._replace(
-            names=[self.names[row] for row in rows],
-            inodes=[self.inodes[row] for row in rows] if self.inodes else (),
-            other_inodes=[self.other_inodes[row] for row in rows] if self.other_inodes else (),
-            kinds=bytes(self.kinds[row] for row in rows) if self.kinds else b"",
-        )
 
 
 class RemainingRows(NamedTuple):
@@ -222,23 +160,6 @@ def spawn_tasks_for_names(
             tasks = (make_task(*each) for each in map(unpack_name_batch, spool))
             result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
     return number, spool.batches_added
-
-
-def shares_per_task(rank: Rank, found: Siblings) -> list[Siblings]:
-    """Divide directories among tasks; return those of each task."""
-    return [found.part(each.start, each.stop) for each in directory_slices_per_task(rank, len(found.names))]
-
-
-def spawn_tasks_for_siblings(
-    rank: Rank, result: TaskResult, found: Siblings, make_task: Callable[[Siblings], TaskKind]
-) -> int:
-    """Spawn tasks that process the directories ``found`` and everything below them; return the number of tasks.
-    ``make_task`` is a function that returns the task for some of them.
-    """
-    shares = shares_per_task(rank, found)
-    for share in shares:
-        result.spawn_task(make_task(share), len(share.names) * SCAN_COST, expands=True)
-    return len(shares)
 
 
 class TreeWalk(ABC):

@@ -24,8 +24,8 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.sibling_directories import Siblings
 from pcopy.tasks.base.tree_walk import (
-    Siblings,
     TreeWalk,
     directory_below,
     may_enter_subtrees,

@@ -28,7 +28,8 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.tree_walk import RemainingRows, Siblings, may_enter_subtrees, spawn_tasks_for_siblings
+from pcopy.tasks.base.sibling_directories import Siblings, spawn_tasks_for_siblings
+from pcopy.tasks.base.tree_walk import RemainingRows, may_enter_subtrees
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.properties import CONTENT, TYPE
 from pcopy.tasks.compare.sides import SIDES, BothSidesWalk, directory_place_on_side, stat_on_both_sides

@@ -33,8 +33,7 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import directory_slices_per_task
-from pcopy.tasks.base.tree_walk import Siblings
+from pcopy.tasks.base.sibling_directories import Siblings, directory_slices_per_task
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.compare_names import DirectoryItemsComparison
 from pcopy.tasks.compare.properties import ACL, REPORTS_EQUAL, XATTR

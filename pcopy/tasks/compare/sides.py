@@ -22,7 +22,8 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.tree_walk import Siblings, TreeWalk, may_enter_subtrees, walk_rows
+from pcopy.tasks.base.sibling_directories import Siblings
+from pcopy.tasks.base.tree_walk import TreeWalk, may_enter_subtrees, walk_rows
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.compare.properties import CONTENT
 from pcopy.tasks.compare.report_differences import DifferenceReporter

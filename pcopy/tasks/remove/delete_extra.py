@@ -49,14 +49,8 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, CLOCK_GRACE, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.tree_walk import (
-    Siblings,
-    may_enter_subtrees,
-    remaining_rows,
-    spawn_tasks_for_names,
-    spawn_tasks_for_siblings,
-    walk_rows,
-)
+from pcopy.tasks.base.sibling_directories import Siblings, spawn_tasks_for_siblings
+from pcopy.tasks.base.tree_walk import may_enter_subtrees, remaining_rows, spawn_tasks_for_names, walk_rows
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task, spawn_finish_dir_task_once
 from pcopy.tasks.files.existing import item_status_or_none

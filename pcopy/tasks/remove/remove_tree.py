@@ -47,14 +47,12 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.sibling_directories import Siblings, shares_per_task, spawn_tasks_for_siblings
 from pcopy.tasks.base.tree_walk import (
-    Siblings,
     directory_below,
     may_enter_subtrees,
     remaining_rows,
-    shares_per_task,
     spawn_tasks_for_names,
-    spawn_tasks_for_siblings,
     walk_rows,
 )
 from pcopy.tasks.base.values import Place, unpack_numbers

@@ -18,14 +18,8 @@ from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.tree_walk import (
-    Siblings,
-    TreeWalk,
-    directory_below,
-    may_enter_subtrees,
-    spawn_tasks_for_siblings,
-    walk_rows,
-)
+from pcopy.tasks.base.sibling_directories import Siblings, spawn_tasks_for_siblings
+from pcopy.tasks.base.tree_walk import TreeWalk, directory_below, may_enter_subtrees, walk_rows
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
 from pcopy.tasks.directories.scan_dir import ScanDir

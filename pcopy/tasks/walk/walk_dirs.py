@@ -29,13 +29,8 @@ from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.tree_walk import (
-    Siblings,
-    TreeWalk,
-    directory_below,
-    spawn_tasks_for_names,
-    walk_rows,
-)
+from pcopy.tasks.base.sibling_directories import Siblings
+from pcopy.tasks.base.tree_walk import TreeWalk, directory_below, spawn_tasks_for_names, walk_rows
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, FoundItemReporter, depth_of_contents, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT
