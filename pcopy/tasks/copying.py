@@ -24,6 +24,7 @@ from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.sibling_directories import Siblings
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, Place, inode_bucket_number, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.scan_dirs import spawn_subdirectory_scan_tasks
@@ -168,15 +169,12 @@ class ItemVisitor:
                 result.count(counts.UNSCANNED)
         if not same_mount:
             return
-        names = found.names
-        self._spawn_subdirectory_tasks([names[row] for row in same_mount], [inodes[row] for row in same_mount])
+        self._spawn_subdirectory_tasks(Siblings(place, found.names, inodes).selected(same_mount))
 
-    def _spawn_subdirectory_tasks(self, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        """Spawn tasks that scan the subdirectories ``names``, which are on the mount of the directory. ``inodes`` are
-        their inode numbers.
-        """
-        spawn_subdirectory_scan_tasks(self._rank, self._result, self._place, names, inodes)
-        self._result.count(counts.UNSCANNED, len(names))
+    def _spawn_subdirectory_tasks(self, found: Siblings) -> None:
+        """Spawn tasks that scan the subdirectories ``found``, which are on the mount of the directory."""
+        spawn_subdirectory_scan_tasks(self._rank, self._result, found)
+        self._result.count(counts.UNSCANNED, len(found.names))
 
     def process_collected_items(self) -> TaskSteps:
         """Do nothing, as a generator without steps. It is called after all items of the directory were received; a

@@ -91,12 +91,14 @@ class Siblings(NamedTuple):
 
     def divided_by_type(self) -> tuple[Siblings, Siblings]:
         """Return the directories among the siblings, and the others. ``kinds`` must not be empty."""
-        rows = [row for row, kind in enumerate(self.kinds) if kind == _DIRECTORY_LETTER]
-        if len(rows) == len(self.names):
+        if self.kinds.count(_DIRECTORY_LETTER) == len(self.names):
             return self, self.part(0, 0)
-        return self.selected(rows), self.selected(
-            [row for row, kind in enumerate(self.kinds) if kind != _DIRECTORY_LETTER]
-        )
+        others = [row for row, kind in enumerate(self.kinds) if kind != _DIRECTORY_LETTER]
+        return self.with_letter(_DIRECTORY_LETTER), self.selected(others)
+
+    def with_letter(self, letter: int) -> Siblings:
+        """Return those siblings that have this letter in ``kinds``."""
+        return self.selected([row for row, kind in enumerate(self.kinds) if kind == letter])
 
     def selected(self, rows: Sequence[int]) -> Siblings:
         """Return those siblings whose indices are ``rows``."""

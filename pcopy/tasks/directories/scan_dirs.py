@@ -22,6 +22,7 @@ from pcopy.fsio.backend.directory_batches import (
     IS_OWNED_BY_OTHER_USER,
     IS_SIMPLE,
     IS_UNCHANGED,
+    LEFT_TO_SLOW_PATH,
     NOT_REACHED,
     CopiedDirectories,
     EnterDirectoriesBatch,
@@ -40,10 +41,11 @@ from pcopy.tasks.base.sibling_directories import (
     MAX_TASK_SECONDS,
     DirectoriesPerCall,
     SiblingDirectoriesTask,
+    Siblings,
     call_deadline,
-    directory_slices_per_task,
+    spawn_tasks_for_siblings,
 )
-from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector, unpack_marks
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, schedule_finish_dir_task
@@ -65,18 +67,15 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
 
     def task_for_some_directories(self, rows: Sequence[int]) -> ScanDirs:
         """Return a task for those directories only whose indices in ``names`` are ``rows``."""
-        names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
-        return ScanDirs(self.place, pack_names(names[row] for row in rows), pack_numbers([inodes[row] for row in rows]))
+        return ScanDirs(*self._subdirectories.selected(rows).packed())
+
+    @property
+    def _subdirectories(self) -> Siblings:
+        return Siblings(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
 
     def single_directory_tasks(self) -> Iterator[ScanDir]:
         """Yield one ``ScanDir`` for each directory; together they do the same as this task."""
-        return map(self.scan_task_for_subdirectory, unpack_names(self.names), unpack_numbers(self.inodes))
-
-    def scan_task_for_subdirectory(self, name: bytes, inode: int) -> ScanDir:
-        """Return the ``ScanDir`` for the subdirectory ``name``, whose source must have the inode number ``inode``."""
-        parent = self.place
-        path = parent.path_of(name)
-        return ScanDir(parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), parent, parent.first_run)
+        return _scan_tasks(self._subdirectories)
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
@@ -86,75 +85,74 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         """Scan the directories, several in one call of the backend. After ``MAX_TASK_SECONDS``, or if the job is being
         stopped, the remaining ones become new tasks.
         """
-        names, inodes, finishes = (
-            unpack_names(self.names),
-            unpack_numbers(self.inodes),
-            SubdirectoryFinishCollector(self.place),
-        )
+        found, scan = self._subdirectories, _SubdirectoryScan(rank, result, self.place)
         start, end, remaining = 0, time.monotonic() + MAX_TASK_SECONDS, list[int]()
-        while start < len(names):
-            batch = slice(start, start + rank.shared_instance(DirectoriesPerCall).number)
-            rows = yield from self._scan_subdirectory_batch(rank, result, names[batch], inodes[batch], finishes)
+        while start < len(found.names):
+            batch = found.part(start, start + rank.shared_instance(DirectoriesPerCall).number)
+            rows = yield from scan.scan_subdirectories(batch)
             remaining += [start + row for row in rows]
-            start = batch.stop
+            start += len(batch.names)
             if rank.stop_reason is not None:
                 break  # end now: a rank that is being stopped drops a task that yields, and its failures with it
             yield None
             if time.monotonic() > end:
                 break
         result.reset_counted_directory()
-        finishes.spawn_finish_tasks(rank, result)
-        remaining += range(start, len(names))
+        scan.finishes.spawn_finish_tasks(rank, result)
+        remaining += range(start, len(found.names))
         if remaining:
-            rest = self.task_for_some_directories(remaining)
-            for task in rest.divide(min(2, rest.item_count)):
-                spawn_scan_task(result, task)
+            for task in self.task_for_some_directories(remaining).divide(min(2, len(remaining))):
+                result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
 
-    def _scan_subdirectory_batch(
-        self,
-        rank: Rank,
-        result: TaskResult,
-        names: list[bytes],
-        inodes: array[int],
-        finishes: SubdirectoryFinishCollector,
-    ) -> TicketGenerator[list[int]]:
-        """Scan the subdirectories ``names``, as far as possible by one call of the backend. Return the indices of those
+
+def _scan_tasks(found: Siblings) -> Iterator[ScanDir]:
+    """Yield one ``ScanDir`` for each of the directories ``found``, whose sources must have these inode numbers."""
+    parent = found.parent
+    for name, inode in zip(found.names, found.inodes, strict=True):
+        identity = ItemIdentity(parent.source_id.mount_code, inode)
+        yield ScanDir(parent.root, parent.path_of(name), identity, parent, parent.first_run)
+
+
+class _SubdirectoryScan:
+    """Scan of subdirectories of ``place`` by one task. ``finishes`` collects those that get their metadata later."""
+
+    def __init__(self, rank: Rank, result: TaskResult, place: Place) -> None:
+        self._rank = rank
+        self._result = result
+        self.finishes = SubdirectoryFinishCollector(place)
+
+    def scan_subdirectories(self, found: Siblings) -> TicketGenerator[list[int]]:
+        """Scan the subdirectories ``found``, as far as possible by one call of the backend. Return the indices of those
         that were not begun, because the time of the call was over or the job is being stopped.
-
-        Args:
-            names, inodes: names and inode numbers of the subdirectories.
-            finishes: collects the directories that get their metadata later.
         """
-        entered = yield from self._enter_subdirectories_in_batch(rank, result, names, inodes)
+        entered = yield from self._enter_in_batch(found)
+        codes: Sequence[int] = [OutcomeCode.SLOW_PATH] * len(found.names)
         if entered is not None:
-            result.reset_counted_directory()
-            _count_finished_rows(result, entered)
+            codes = entered.verdicts.codes
+            self._result.reset_counted_directory()
+            _count_finished_rows(self._result, entered)
             if entered.unfinished:
-                yield from _process_entered_directories(rank, result, self.place, entered.unfinished, finishes)
-        remaining = []
-        for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
-            code = OutcomeCode.SLOW_PATH if entered is None else entered.verdicts.codes[row]
-            if code == OutcomeCode.DONE:
-                continue
-            if code == OutcomeCode.CANCELLED or rank.stop_reason is not None:  # no further directory is begun
+                yield from self._process_entered_directories(found.parent, entered.unfinished)
+        rows, remaining = [row for row, code in enumerate(codes) if code != OutcomeCode.DONE], list[int]()
+        for row, scan in zip(rows, _scan_tasks(found.selected(rows)), strict=True):
+            if codes[row] == OutcomeCode.CANCELLED or self._rank.stop_reason is not None:  # no directory is begun
                 remaining.append(row)
             else:
-                scan = self.scan_task_for_subdirectory(name, inode)
-                result.set_counted_directory((scan.root, scan.path))
-                yield from scan.scan_directory(
-                    rank, result, finishes.add, is_target_new=code == OutcomeCode.DECIDE_AGAIN
-                )
+                yield from self._scan_directory(scan, is_target_new=codes[row] == OutcomeCode.DECIDE_AGAIN)
         return remaining
 
-    def _enter_subdirectories_in_batch(
-        self, rank: Rank, result: TaskResult, names: list[bytes], inodes: array[int]
-    ) -> TicketGenerator[EnterDirectoriesResult | None]:
-        """Let the backend process the subdirectories ``names`` in one call, and return its result. Return None if they
-        must be processed one by one (the slow path). ``inodes`` are the expected inode numbers.
+    def _scan_directory(self, scan: ScanDir, *, is_target_new: bool) -> TaskSteps:
+        """Scan one directory by the slow path. ``is_target_new`` is True if the backend has created its target."""
+        self._result.set_counted_directory((scan.root, scan.path))
+        yield from scan.scan_directory(self._rank, self._result, self.finishes.add, is_target_new=is_target_new)
+
+    def _enter_in_batch(self, found: Siblings) -> TicketGenerator[EnterDirectoriesResult | None]:
+        """Let the backend process the subdirectories ``found`` in one call, and return its result. Return None if they
+        must be processed one by one (the slow path).
         """
-        place = self.place
+        rank, result, place = self._rank, self._result, found.parent
         in_bulk = result.phase == Phase.COPY and not rank.throttle.is_on
-        target = open_target_for_batch(rank, place, names, with_subtrees=True) if in_bulk else None
+        target = open_target_for_batch(rank, place, found.names, with_subtrees=True) if in_bulk else None
         if target is None:
             return None
         try:
@@ -164,25 +162,69 @@ class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
         settings = directory_batch_settings(rank, place)
         batch = EnterDirectoriesBatch(
             source,
-            pack_names(names),
+            pack_names(found.names),
             target,
-            inodes,
+            array("Q", found.inodes),
             settings,
             levels_entered_by_batch(rank),
             call_deadline(rank, copies_files=True),
         )
-        if batch.settings.copies_small_files:
-            rank.detect_times_set_on_close(target, batch.settings.target_device, result.notices)
+        if settings.copies_small_files:
+            rank.detect_times_set_on_close(target, settings.target_device, result.notices)
         began = time.monotonic()
         entered = yield from rank.execute_batch(batch)
         seconds = time.monotonic() - began
         rank.shared_instance(DirectoriesPerCall).adapt_to_duration(seconds)
         names_seen = entered.skipped + _names_seen(entered.unfinished)
-        if (
-            names_seen and not batch.settings.copies_small_files
-        ):  # copying takes longer than stat(2), which ``ItemDurations`` measures
+        if names_seen and not settings.copies_small_files:  # ``ItemDurations`` measures stat(2): copying takes longer
             rank.shared_instance(ItemDurations).record_duration(ScanNames.code, names_seen, seconds)
         return entered
+
+    def _process_entered_directories(self, parent: Place, entered: CopiedDirectories) -> TaskSteps:
+        """Count directories that the backend has entered, with the files that it has copied or skipped, and have them
+        get their metadata later. Spawn tasks for what remains in them. ``parent`` contains the topmost of them.
+        """
+        rank, result = self._rank, self._result
+        tree = _EnteredTree(rank, parent, entered)
+        if any(entered.copied):
+            rank.record_write_success()
+            rank.counters[counts.MOVED] += sum(entered.copied_bytes)
+        result.count_in_directories(parent, entered.packed_paths[:-1], _counts_of_entered_directories(entered))
+        if all(flags & IS_SIMPLE for flags in entered.flags):
+            self.finishes.add_entered_directories(rank, entered, tree.unchanged)
+        else:
+            for number in range(len(entered.flags)):
+                place, attributes = tree.place(number), tree.attributes(number)
+                if not (place.is_new or rank.options.preserve.mode):  # it keeps its mode, which has allowed to enter it
+                    attributes = attributes._replace(mode=attributes.mode | 0o700)
+                result.set_counted_directory(place.key)
+                schedule_finish_dir_task(rank, result, FinishDir(place, attributes, True, -1), self.finishes.add)
+        for number, (names, rows) in entered.contents.items():
+            place = tree.place(number)
+            result.set_counted_directory(place.key)
+            visitor = rank.visitor(rank, result, place, 0)
+            pass_items_to_visitor(FoundItems(-1, names, rows, {}, are_selected=True), visitor)
+            yield from visitor.process_collected_items()
+            visitor.end_directory_visit()
+        for number, directories in entered.not_entered.items():
+            yield from self._scan_directories_not_entered(tree.place(number), directories)
+        result.reset_counted_directory()
+
+    def _scan_directories_not_entered(self, place: Place, directories: Sequence[tuple[bytes, int, int]]) -> TaskSteps:
+        """Spawn tasks that scan subdirectories of ``place`` that the backend has not entered, and that are counted.
+        Those whose targets it has created are scanned at once, because no other task knows that.
+
+        ``directories`` are their names and inode numbers, with the letters that say why they were not entered.
+        """
+        names, inodes, letters = zip(*directories, strict=True)
+        if self._rank.stop_reason is not None:
+            letters = (NOT_REACHED,) * len(names)
+        found = Siblings(place, names, inodes, kinds=bytes(letters))
+        spawn_subdirectory_scan_tasks(self._rank, self._result, found.with_letter(NOT_REACHED))
+        for scan in _scan_tasks(found.with_letter(LEFT_TO_SLOW_PATH)):
+            self._result.spawn_task(scan, SCAN_COST, expands=True)
+        for scan in _scan_tasks(found.with_letter(CREATED)):
+            yield from self._scan_directory(scan, is_target_new=True)
 
 
 def _names_seen(entered: CopiedDirectories | None) -> int:
@@ -247,44 +289,6 @@ def levels_entered_by_batch(rank: Rank) -> int:
     return ALL_LEVELS if rank.backend.runs_in_poll and not rank.job.own else 0
 
 
-def _process_entered_directories(
-    rank: Rank, result: TaskResult, parent: Place, entered: CopiedDirectories, finishes: SubdirectoryFinishCollector
-) -> TaskSteps:
-    """Count directories that the backend has entered, with the files that it has copied or skipped, and have them get
-    their metadata later. Spawn tasks for what remains in them.
-
-    Args:
-        parent: the directory that contains the topmost of them.
-        entered: what the backend returned.
-        finishes: collects the directories that get their metadata later.
-    """
-    tree = _EnteredTree(rank, parent, entered)
-    if any(entered.copied):
-        rank.record_write_success()
-        rank.counters[counts.MOVED] += sum(entered.copied_bytes)
-    result.count_in_directories(parent, entered.packed_paths[:-1], _counts_of_entered_directories(entered))
-    if all(flags & IS_SIMPLE for flags in entered.flags):
-        finishes.add_entered_directories(rank, entered, tree.unchanged)
-    else:
-        for number in range(len(entered.flags)):
-            place, attributes = tree.place(number), tree.attributes(number)
-            if not (place.is_new or rank.options.preserve.mode):  # it keeps its mode, which has allowed to enter it
-                attributes = attributes._replace(mode=attributes.mode | 0o700)
-            finish = FinishDir(place, attributes, True, -1)
-            result.set_counted_directory(finish.place.key)
-            schedule_finish_dir_task(rank, result, finish, finishes.add)
-    for number, (names, rows) in entered.contents.items():
-        place = tree.place(number)
-        result.set_counted_directory(place.key)
-        visitor = rank.visitor(rank, result, place, 0)
-        pass_items_to_visitor(FoundItems(-1, names, rows, {}, are_selected=True), visitor)
-        yield from visitor.process_collected_items()
-        visitor.end_directory_visit()
-    for number, directories in entered.not_entered.items():
-        yield from _scan_directories_not_entered(rank, result, tree.place(number), directories, finishes)
-    result.reset_counted_directory()
-
-
 def _counts_of_entered_directories(entered: CopiedDirectories) -> dict[int, Sequence[int]]:
     """Return what is counted for each directory that the backend has entered, as columns: its subdirectories, the items
     in it that need no further task, and the finished directories below it with the files in them.
@@ -308,36 +312,6 @@ def _counts_of_entered_directories(entered: CopiedDirectories) -> dict[int, Sequ
         columns[counts.EXCLUDED] = entered.excluded
         columns[counts.DIRECTORIES] = entered.changed
     return columns
-
-
-def _scan_directories_not_entered(
-    rank: Rank,
-    result: TaskResult,
-    place: Place,
-    directories: Sequence[tuple[bytes, int, int]],
-    finishes: SubdirectoryFinishCollector,
-) -> TaskSteps:
-    """Spawn tasks that scan subdirectories of ``place`` that the backend has not entered, and that are counted. Those
-    whose targets it has created are scanned at once, because no other task knows that.
-
-    Args:
-        directories: name and inode number of each, and the letter that says why it was not entered.
-        finishes: collects the directories that get their metadata later.
-    """
-    is_stopping = rank.stop_reason is not None
-    later, slow, created = list[tuple[bytes, int]](), list[ScanDir](), list[ScanDir]()
-    for name, inode, letter in directories:
-        if letter == NOT_REACHED or is_stopping:
-            later.append((name, inode))
-            continue
-        scan = ScanDirs(place, name, pack_numbers([inode])).scan_task_for_subdirectory(name, inode)
-        (created if letter == CREATED else slow).append(scan)
-    spawn_subdirectory_scan_tasks(rank, result, place, [name for name, _ in later], [inode for _, inode in later])
-    for scan in slow:
-        result.spawn_task(scan, SCAN_COST, expands=True)
-    for scan in created:
-        result.set_counted_directory((scan.root, scan.path))
-        yield from scan.scan_directory(rank, result, finishes.add, is_target_new=True)
 
 
 class _EnteredTree:
@@ -381,14 +355,6 @@ class _EnteredTree:
         )
 
 
-def spawn_scan_task(result: TaskResult, scan: ScanDirs) -> None:
-    """Spawn the task ``scan``, with an estimated cost for each of its directories."""
-    result.spawn_task(scan, scan.item_count * SCAN_COST, expands=True)
-
-
-def spawn_subdirectory_scan_tasks(
-    rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], inodes: Sequence[int]
-) -> None:
-    """Spawn tasks that scan the subdirectories ``names`` of ``place``. ``inodes`` are their inode numbers."""
-    for share in directory_slices_per_task(rank, len(names)):
-        spawn_scan_task(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
+def spawn_subdirectory_scan_tasks(rank: Rank, result: TaskResult, found: Siblings) -> None:
+    """Spawn tasks that scan the subdirectories ``found``."""
+    spawn_tasks_for_siblings(rank, result, found, lambda share: ScanDirs(*share.packed()))

@@ -53,13 +53,12 @@ class LayoutVisitor(ItemVisitor):
             rows = [row for row in rows if self._listed_kinds[row] != _DIRECTORY]
         super().visit_directories(found, rows)
 
-    def _spawn_subdirectory_tasks(self, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+    def _spawn_subdirectory_tasks(self, found: Siblings) -> None:
         if not can_list_subtrees(self._rank, self._place):
-            super()._spawn_subdirectory_tasks(names, inodes)
+            super()._spawn_subdirectory_tasks(found)
             return
-        found = Siblings(self._place, names, inodes)
         spawn_tasks_for_siblings(self._rank, self._result, found, _task_for_directories)
-        self._result.count(counts.UNSCANNED, len(names))
+        self._result.count(counts.UNSCANNED, len(found.names))
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
