@@ -271,8 +271,11 @@ def test_tasks_of_a_record_beyond_its_memory_are_in_a_file(
 class FullSpool(io.BytesIO):
     """A file on a full file system: it takes the first group of tasks, and half of the second."""
 
+    failures = 0
+
     def write(self, data: Any) -> int:
         if self.tell():
+            self.failures += 1
             super().write(bytes(data)[: len(data) // 2])
             raise OSError(28, "No space left on device")
         return super().write(data)
@@ -280,13 +283,14 @@ class FullSpool(io.BytesIO):
 
 def test_tasks_that_cannot_be_spooled_are_recorded_from_memory(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_module, "SPOOL_RECORD_AT_BYTES", SPOOLED_AT)
-    window = TaskRecordCollector(3, 2, 8, open_spool=FullSpool)
+    spool = FullSpool()
+    window = TaskRecordCollector(3, 2, 8, open_spool=lambda: spool)
     record, most = record_of_spawned_tasks(area, window, 500)
     done = {*unpack_ids(record.done_ids)}
     assert {each[0] for each in record.spawned_tasks if each[0] not in done} == {
         (3, 2, each) for each in range(1, 501) if each % 3 and each % 5
     }
-    assert most > 40
+    assert most > 40 and spool.failures == 1
 
 
 def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -> None:
