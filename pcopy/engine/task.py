@@ -41,7 +41,7 @@ repeats the work with this label, it subtracts these numbers. The engine does no
 
 class CountsOfLabels(NamedTuple):
     """Parts of the counts of a task under many labels, as columns, which need less memory and time than one object for
-    each label. The labels are paths: if they were stored in full, their size would grow with the square of the depth.
+    each label. Labels may be much longer than what distinguishes them, so they have one prefix.
 
     Fields:
         prefix: the beginning of all labels.
