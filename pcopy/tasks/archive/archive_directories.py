@@ -115,9 +115,8 @@ class _DescriptionWalk(TreeWalk):
         one, except for a compressed archive.
         """
         rank, result, sums = self._rank, self._result, found.counts
-        result.count(counts.FOUND, sums.other_items + sums.excluded)
-        result.count(counts.SKIPPED, sums.excluded)
-        result.count(counts.EXCLUDED, sums.excluded)
+        result.count(counts.FOUND, sums.other_items)
+        result.count_excluded_items(sums.excluded)
         result.count(counts.FOUND_BYTES, sums.bytes)
         result.count(counts.DIRECTORIES, sums.directories)
         prefix = self._describing.archive_name_prefix(parent)

@@ -130,8 +130,7 @@ class MemberRecordDistributor:
             if member.kind == HARD_LINK_MEMBER:
                 member = member._replace(link=strip_components(member.link, self._strip))
         if not self._wanted.is_wanted_and_selected(member, self._selected, name_in_archive):
-            for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
-                result.count(counter)
+            result.count_excluded_items()
             parent, _, name = name_in_archive.rstrip(b"/").rpartition(b"/")
             place, kind = directory_place_in_target(parent), type_byte(member.st_mode)
             result.item_recorder.record_item_outcome(ItemAction.SKIP, place, name, kind)

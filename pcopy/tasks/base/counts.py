@@ -108,6 +108,11 @@ class TaskCounts:
             elsewhere = self._other_directories.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
+    def count_excluded_items(self, number: int = 1) -> None:
+        """Count items as found, and as skipped because filters exclude them."""
+        for counter in (FOUND, SKIPPED, EXCLUDED):
+            self.count(counter, number)
+
     def count_in_directories(self, ancestor: Place, packed_paths: bytes, columns: dict[int, Sequence[int]]) -> None:
         """Add to counters for several directories.
 

@@ -278,10 +278,9 @@ def _count_changed_items(result: TaskResult, done: WalkResult) -> None:
     """
     sums = done.counts
     found = sums.files + sums.directories + sums.links + sums.other_items
+    result.count_excluded_items(sums.excluded)
     for counter, number in (
-        (counts.FOUND, found + sums.excluded),
-        (counts.SKIPPED, sums.excluded),
-        (counts.EXCLUDED, sums.excluded),
+        (counts.FOUND, found),
         (counts.FOUND_BYTES, sums.bytes),
         (counts.BYTES, sums.bytes),
         (counts.MENDED, sums.changed),

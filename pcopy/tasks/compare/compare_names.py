@@ -143,8 +143,7 @@ class DirectoryItemsComparison:
             found = FoundItems(self._directories[side], self._packed, stated[side].rows, unseen[side])
             on_side = rows - missing[side]
             chosen |= on_side.intersection(selected.selected_rows(self._place.path, found)) if on_side else set()
-        for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
-            self._result.count(counter, len(rows) - len(chosen))
+        self._result.count_excluded_items(len(rows) - len(chosen))
         return sorted(chosen)
 
     def compare_pairs(self) -> TicketGenerator[None]:

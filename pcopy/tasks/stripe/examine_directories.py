@@ -143,9 +143,7 @@ class _LayoutWalk(TreeWalk):
         rows = walk_rows(rank, directories[0], rank.source_device(parent), found)
         listed = yield from rank.execute_batch(ListItemsBatch(*rows, VISITOR_COLUMNS, b"", None))
         assert listed.rows is not None
-        self._result.count(counts.FOUND, listed.counts.excluded)
-        self._result.count(counts.SKIPPED, listed.counts.excluded)
-        self._result.count(counts.EXCLUDED, listed.counts.excluded)
+        self._result.count_excluded_items(listed.counts.excluded)
         for part in listed.items_by_directory():
             self._result.count(counts.DIRECTORIES)
             if part.start == part.end:

@@ -248,11 +248,6 @@ class FoundItemReporter:
         result.count(counts.FOUND, number)
         result.count(counts.SKIPPED, number)
 
-    def count_excluded_items(self, result: TaskResult, number: int) -> None:
-        """Count items as found that the filters exclude."""
-        self.count_items_as_skipped(result, number)
-        result.count(counts.EXCLUDED, number)
-
     def report_items_passing_tests(
         self, result: TaskResult, place: Place, items: DirectoryItems, depth: int, output: OutputBuffer
     ) -> TicketGenerator[Sequence[int]]:

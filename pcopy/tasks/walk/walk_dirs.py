@@ -194,7 +194,7 @@ class _DirectoryWalk(TreeWalk):
         if finder.summing is not None:  # the sums have the number of all items of a directory
             rows = *rows[:-1], None
         listed = yield from rank.execute_batch(ListItemsBatch(*rows, *wanted))
-        finder.count_excluded_items(self._result, listed.counts.excluded)
+        self._result.count_excluded_items(listed.counts.excluded)
         if wanted[2] is not None:
             finder.add_summed_directories(self._result, parent, listed.entered())
         if finder.evaluates_several_directories(listed.kinds):
