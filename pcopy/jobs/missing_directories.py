@@ -57,7 +57,7 @@ it.
 When there are more, all are forgotten; that only costs time.
 """
 MAX_REMEMBERED_BYTES = 4 << 20
-"""Bytes of the paths of these directories from which on all are forgotten, too: the paths of a deep tree are long."""
+"""Bytes of the paths of remembered directories from which on all are forgotten: the paths of a deep tree are long."""
 
 RANK_NUMBER_OF_REPLACEMENTS = (1 << 32) - 1
 """Rank number in the ids of tasks that are created here. No rank has this number, so no other task has the same id."""

@@ -70,6 +70,9 @@ JOURNAL_TIMEOUT = 1.0
 for the records that it needs.
 """
 
+QUEUE_MEMORY_BYTES_OF_ALL_RANKS = 512 << 20
+"""Bytes of queued tasks that all ranks together keep in memory if each has less than ``EngineLimits`` allow for one."""
+
 DATABASE_BACKLOG_MEMORY_BYTES = 1 << 20
 """Bytes of waiting tasks that a rank keeps in memory before it uses a database (``--checkpoint-store lmdb``)."""
 
@@ -293,7 +296,7 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
     in_core = (
         DATABASE_BACKLOG_MEMORY_BYTES
         if checkpoint.store == "lmdb"
-        else min(limits.queue_memory_bytes, max(1 << 20, 32 * limits.queue_memory_bytes // ranks))
+        else min(limits.queue_memory_bytes, max(1 << 20, QUEUE_MEMORY_BYTES_OF_ALL_RANKS // ranks))
     )
     crowd = max(1.0, ranks_per_host / len(os.sched_getaffinity(0)))
     return limits._replace(
