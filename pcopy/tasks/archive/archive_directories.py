@@ -75,14 +75,16 @@ class _DescriptionWalk(TreeWalk):
         return can_archive_subtrees(self._rank, found.parent)
 
     def open_parent(self, parent: Place) -> Sequence[int]:
-        """Return the descriptor of a directory. Raise ``Problem`` if its items must be left to the slow path, which
-        meets an error for each of them, and reports it.
+        """Return the descriptor of a directory. Raise ``Problem`` if it cannot be opened, and with ENOTSUP if the
+        backend cannot describe its items: then the slow path does.
         """
         rank, directories = self._rank, super().open_parent(parent)
         device = rank.source_device(parent)
-        if device is None or rank.mover.generated_file_systems.is_on_pseudo_file_system(directories[0], device):
-            raise Problem("open", errno.ENOTSUP, on_source=True)
-        if rank.shared_instance(ReadPermissions).reads_all_files(device, directories[0]) is None:
+        if (
+            device is None
+            or rank.mover.generated_file_systems.is_on_pseudo_file_system(directories[0], device)
+            or rank.shared_instance(ReadPermissions).reads_all_files(device, directories[0]) is None
+        ):
             raise Problem("open", errno.ENOTSUP, on_source=True)
         return directories
 

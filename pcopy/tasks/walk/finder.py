@@ -265,10 +265,9 @@ class FoundItemReporter:
         rows: Sequence[int] = range(len(items))
         if UNKNOWN in items.kinds:
             rows = yield from self._stat_unknown_types(result, place, items)
-        is_listed_by_backend = items.directory < 0
-        if self._selected.tests_status or (
-            self._selected.has_filters and not (is_listed_by_backend and self.summing is None)
-        ):
+        # The backend has left out the items that patterns exclude, except for sums.
+        are_selected = items.directory < 0 and self.summing is None
+        if self._selected.tests_status or (self._selected.has_filters and not are_selected):
             selected_before, unseen = len(rows), len(items.unstatted)
             rows = yield from self._rows_not_excluded(result, place, items, rows)
             result.count(counts.EXCLUDED, selected_before - len(rows) - (len(items.unstatted) - unseen))
