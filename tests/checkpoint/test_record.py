@@ -18,6 +18,7 @@ from pcopy.checkpoint.framing import read_record_frames, write_record_frame
 from pcopy.checkpoint.record import (
     EpochTaskRecord,
     SharePacker,
+    SpooledTasks,
     TaskRecordCollector,
     elementwise_counter_sums,
     pack_task_id,
@@ -291,6 +292,11 @@ def test_tasks_that_cannot_be_spooled_are_recorded_from_memory(area: Path, monke
         (3, 2, each) for each in range(1, 501) if each % 3 and each % 5
     }
     assert most > 40 and spool.failures == 1
+
+
+def test_spool_that_lacks_tasks_is_not_recorded() -> None:
+    with pytest.raises(OSError, match="incomplete"):
+        write_record_frame(io.BytesIO(), b"head", spooled=SpooledTasks(io.BytesIO(b"tasks"), len(b"tasks") + 1, 1))
 
 
 def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -> None:
