@@ -294,8 +294,8 @@ static int was_created_by_job(const pk_walk *walk, const pk_level *level)
     return in_nanoseconds(birth, &born) && born > began;
 }
 
-/* Return true if an earlier run may have changed a directory of the target without recording that: then the slow path sees
- * to it that the directory gets its metadata again. */
+/* Return true if an earlier run may have deleted items of a directory of the target without recording that: then the slow
+ * path applies the metadata of the directory again. */
 static int may_lack_metadata(const pk_walk *walk, const pk_level *level)
 {
     int64_t changed;
