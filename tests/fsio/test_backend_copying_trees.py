@@ -294,10 +294,15 @@ def test_directories_of_a_resumed_run_are_finished_if_they_have_the_items_of_the
         os.close(descriptor)
     source, target = (os.open(side, os.O_RDONLY) for side in sides)
     device = os.fstat(target).st_dev
+
+    def codes_of_batch(settings: DirectoryBatchSettings) -> bytes:
+        packed = b"\0".join(names)
+        batch = FinishDirectoriesBatch(source, target, sources, packed, rows, marks, b"\1\1", settings, 64)
+        return bytes(done(backend, batch).codes)
+
+    assert codes_of_batch(DirectoryBatchSettings(device + 1, device, is_resumed=True)) == bytes(2), "another source"
     for is_resumed in (True, False):
-        settings = DirectoryBatchSettings(device, device, is_resumed=is_resumed)
-        batch = FinishDirectoriesBatch(source, target, sources, b"\0".join(names), rows, marks, b"\1\1", settings, 64)
-        codes = done(backend, batch).codes
+        codes = codes_of_batch(DirectoryBatchSettings(device, device, is_resumed=is_resumed))
         assert codes == bytes((OutcomeCode.DONE, 0 if is_resumed and change else OutcomeCode.DONE))
         finished = [os.lstat(sides[1] / os.fsdecode(name)).st_mtime_ns == 10**18 for name in names]
         assert finished == [True, not (is_resumed and change)]
