@@ -109,9 +109,22 @@ def test_killed_job_is_resumed(area: Path, exists: bool, policy: str, kill: tupl
     assert temporaries(os.fsencode(copy)) == []
 
 
-@pytest.mark.parametrize("lost", [None, "old/a/b/c/file", "old/a/b"])
-def test_items_lost_in_subtrees_that_needed_nothing_are_found(area: Path, lost: str | None) -> None:
-    """Between two runs, an item is removed in or below a directory in which the first run had nothing to do."""
+@pytest.mark.parametrize(
+    ("lost", "options"),
+    [
+        (None, []),
+        ("old/a/b/c/file", []),
+        ("old/a/b", []),
+        (None, ["--exclude", "excluded"]),
+        ("old/a/b/c/file", ["--exclude", "excluded"]),
+    ],
+)
+def test_items_lost_in_subtrees_that_needed_nothing_are_found(
+    area: Path, lost: str | None, options: list[Argument]
+) -> None:
+    """Between two runs, an item is removed in or below a directory in which the first run had nothing to do. With a
+    filter, both sides have an excluded directory, and in it that of the source has an item that the other has not.
+    """
     source, copy = area / "source", area / "copy"
     for path in ("old/a/b/c", "old/a/d", "new"):
         (source / path).mkdir(parents=True)
@@ -119,10 +132,14 @@ def test_items_lost_in_subtrees_that_needed_nothing_are_found(area: Path, lost: 
     for number in range(20):
         (source / f"new/{number}").write_text(f"{number}")
     copy.mkdir()
+    if options:
+        (source / "old/a/b/excluded/a").mkdir(parents=True)
     subprocess.run(["cp", "-a", source / "old", copy], check=True)
+    if options:
+        (source / "old/a/b/excluded/a/file").touch()
     time.sleep(5.2)  # the tolerance for differing clocks: all this is certainly older than the job
     env = {"XDG_STATE_HOME": str(area / "state")}
-    words: list[Argument] = ["--existing", "changed", "--in-flight", "1", "--checkpoint-interval", "0.01"]
+    words: list[Argument] = ["--existing", "changed", "--in-flight", "1", "--checkpoint-interval", "0.01", *options]
     words += ["-T", source, copy]
     run_until("utimensat", 0.96, words, copy, env, microseconds=50_000)
     if lost is not None:

@@ -146,7 +146,8 @@ def _is_name_lost(rank: Rank, place: Place, source: int, target: int, name: byte
     """
     candidates = {name, recoded_file_name(rank.copy_options, name) or name}
     if any(item_status_or_none(target, candidate) is not None for candidate in candidates):
-        return bool(levels) and _has_lost_names(rank, place, source, target, name, levels - 1)
+        is_entered = levels and rank.shared_instance(JobFilter).selects_directory(place.path_of(name))
+        return bool(is_entered) and _has_lost_names(rank, place, source, target, name, levels - 1)
     wanted = source_item_status(source, name)
     return (
         not rank.is_changed_since_job_start(wanted)
