@@ -114,21 +114,22 @@ def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes],
 
     Patterns are relative to ``paths``, the operands, so they must not contain these. A pattern is refused if it begins
     with the absolute path of one of them. If ``deletes_selected``, it is also refused if it begins with the last
-    component of one of them: the items that the pattern is to protect would be deleted.
+    component or components of one of them: the items that the pattern is to protect would be deleted.
     """
     patterns = [line for line in patterns if b"/" in line[:-1]]
     roots: dict[bytes, bytes] = {}
-    names: dict[bytes, bytes] = {}
+    ends: dict[bytes, bytes] = {}
     for path in filter(None, paths if patterns else ()):
-        roots |= {absolute_path(path): path, os.path.realpath(path): path}
-        names |= {os.path.join(b"/", os.path.basename(absolute_path(path))): path} if deletes_selected else {}
+        absolute = absolute_path(path)
+        roots |= {absolute: path, os.path.realpath(path): path}
+        ends |= {absolute[slash.start() :]: path for slash in re.finditer(b"/", absolute) if deletes_selected}
     for line in patterns if b"/" not in roots else ():  # Below "/" an absolute path is a valid pattern.
         pattern = line.removeprefix(b"!")
         text = b"/" + pattern.removeprefix(b"/")
         # Find out whether one of the paths is a leading part of the pattern, which ends at a slash or at its end.
         for end in (slash.start() for slash in re.finditer(rb"/|\Z", text)):
             head, rest = re.sub(rb"\\(.)", rb"\1", text[:end]), text[end:].rstrip(b"/")
-            path = roots.get(head) or (names.get(head, b"") if rest else b"")
+            path = roots.get(head) or (ends.get(head, b"") if rest else b"")
             if path and not any(os.path.lexists(each + head) for each in paths):
                 what = f"{'--exclude' if line == pattern else '--include'} {printable_path(pattern)}"
                 advice = f"write {printable_path(text[end:])}" if rest else "that item itself cannot be left out"

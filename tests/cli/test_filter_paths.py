@@ -87,6 +87,18 @@ def test_pattern_starting_with_a_path_name_is_refused_when_deleting(top: Path) -
             assert bool(refusal(PCOPY, *words, f"--exclude={pattern}", "data/", "copy")) == is_refused
 
 
+def test_pattern_starting_with_a_path_as_written_is_refused_when_deleting(top: Path) -> None:
+    Path("run7/a/b").mkdir(parents=True)
+    for pattern in ("run7/a/b/keep", "/run7/a/b/keep", "a/b/keep", "b/keep", f"{top.name}/run7/a/b/keep"):
+        for path in ("run7/a/b", "./run7/a/b/", f"{top}/run7/a/b"):
+            reported = refusal(PRM, f"--exclude={pattern}", path)
+            assert reported.endswith(f"are for paths below {path}: write /keep")
+    assert refusal(PCOPY, "--mirror", "--exclude=run7/a/keep", "run7/a/", "copy").endswith("below run7/a/: write /keep")
+    assert not refusal(PRM, "--exclude=run7/a/keep", "run7/a/b")
+    Path("run7/a/b/run7/a/b").mkdir(parents=True)
+    assert not refusal(PRM, "--exclude=run7/a/b/keep", "run7/a/b")
+
+
 def test_pattern_matching_an_existing_path_is_accepted(top: Path) -> None:
     for path in (top / "run7/run7", top / "copy/data", Path(f"{top}/run7{top}/run7")):
         path.mkdir(parents=True)
