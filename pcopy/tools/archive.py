@@ -181,6 +181,7 @@ class ArchiveJob(TarJob):
             root, self._listed = _root_and_path_list(arguments, archive)
             roots: tuple[Root, ...] = (root,)
         else:
+            _refuse_only_the_archive([os.path.join(arguments.directory, path) for path in arguments.paths], archive)
             roots = tuple(_root_for_path(path, arguments.directory, archive) for path in arguments.paths)
         signs = bool(arguments.options.signature)
         if signs and len(roots) > 1:
@@ -472,6 +473,16 @@ def _refuse_irreplaceable_item(path: bytes) -> None:
         raise path_refused(
             path, "is not a regular file, and ptar writes an archive at many offsets in parallel; use tar"
         )
+
+
+def _refuse_only_the_archive(paths: Sequence[bytes], archive: bytes) -> None:
+    """Raise ``RequestRefused`` if each of ``paths`` is the file ``archive``, an absolute path without symbolic links in
+    its directory: an archive without members would replace it. Among other paths it is left out with a warning, because
+    ``ptar -c -f all.tar *`` is common.
+    """
+    real = {os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) for path in paths}
+    if real == {archive} and os.path.lexists(archive):
+        raise path_refused(paths[0], "is the archive itself; name another archive with -f, or other paths")
 
 
 def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: bytes) -> None:

@@ -296,6 +296,7 @@ def test_intact_members_of_a_damaged_archive_are_unpacked(
 def test_refused_ptar_commands_change_nothing(archive: Path, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("somewhere")
     (tmp_path / "fifo").mkdir()
+    contents = archive.read_bytes()
     for words, reported in (
         (["-c", tree], b"-f ARCHIVE expected"),
         (["-f", "a", tree], b"write one of -c"),
@@ -317,9 +318,12 @@ def test_refused_ptar_commands_change_nothing(archive: Path, tree: Path, tmp_pat
         (["-xf", archive, "-C", "nowhere"], b"nowhere: No such file"),
         (["-xf", archive, "--signature", "s"], b"--signature can only be given with -c"),
         (["-cf", "a", "--resume", "--no-sync", tree], b"leave out --no-sync"),
+        (["-cf", archive, archive], b"is the archive itself"),
+        (["-cf", archive, "-C", archive.parent, archive.name, f"./{archive.name}"], b"is the archive itself"),
     ):
         before = sorted(os.listdir(tmp_path))
         done = ptar(*words, cwd=tmp_path)
+        assert archive.read_bytes() == contents
         assert (done.returncode, reported in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
         assert sorted(os.listdir(tmp_path)) == before
 
