@@ -56,6 +56,14 @@ def test_copy_is_complete(area: Path, tree: Path, environment: dict[str, str], p
     assert not differences(tree, copy)
 
 
+def test_pattern_for_directories_excludes_directories(area: Path, tree: Path, environment: dict[str, str]) -> None:
+    words = "--exclude=odd-*/", f"{tree}/"
+    subprocess.run(["rsync", "-a", "--specials", *words, area / "expected"], check=True)
+    succeed("-q", "-n", "1", *words, area / "copy", env=environment)
+    assert paths_in(area / "copy") == paths_in(area / "expected")
+    assert "./a/odd-file" in paths_in(area / "copy")
+
+
 def test_tree_is_removed(tree: Path, environment: dict[str, str]) -> None:
     succeed("-q", "-n", "1", "--yes", "-r", tree, program="prm", env=environment)
     assert not os.path.lexists(tree)
