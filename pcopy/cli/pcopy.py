@@ -173,7 +173,7 @@ exit status:
                 sequential=_is_sequential_inplace(values, existing),
                 one_file_system=values.one_file_system,
                 select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
-                itemize=output_options.is_reporting_each_item,
+                itemize=output_options.reported_items,
                 dry_run=values.dry_run is not None,
             ),
             copy_options=CopyOptions(

@@ -298,7 +298,11 @@ class _SourceStatus(NamedTuple):
 
 
 def metadata_difference(
-    handle: ItemHandle, present: os.stat_result, attributes: ItemMetadata, preserve: PreservedMetadataKinds, window: int
+    handle: ItemHandle,
+    present: StatusWithOwner,
+    attributes: ItemMetadata,
+    preserve: PreservedMetadataKinds,
+    window: int,
 ) -> MetadataDifference:
     """Return how the metadata of the existing item ``handle`` differ from ``attributes``, the metadata of its source;
     raise ``Problem``.
@@ -322,7 +326,7 @@ def metadata_difference(
 
 
 def _xattr_difference(
-    handle: ItemHandle, present: os.stat_result, attributes: ItemMetadata, preserve: PreservedMetadataKinds
+    handle: ItemHandle, present: StatusWithOwner, attributes: ItemMetadata, preserve: PreservedMetadataKinds
 ) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
     """Return two tuples: the extended attributes (name, wanted value) that the existing item ``handle`` lacks or has
     with another value than its source (``attributes``), and the names of those that must be removed. Raise ``Problem``.

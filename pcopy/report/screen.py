@@ -34,7 +34,7 @@ from pcopy.report.progress_gauge import (
 )
 from pcopy.report.streams import TolerantStream
 from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.job import Failure, JobCounters
+from pcopy.tasks.base.job import REPORT_ALL_ITEMS, Failure, JobCounters
 from pcopy.text import count_with_noun, invoked_name, one_line_message, printable_path, printable_text
 from pcopy.units import format_running_clock
 
@@ -135,9 +135,12 @@ class OutputOptions(NamedTuple):
     """True if ``-v`` and ``-vv`` print no lines for items, because a dry run prints them on standard output."""
 
     @property
-    def is_reporting_each_item(self) -> bool:
-        """True if the outcome of each item must be reported to rank 0: for ``--log``, or for ``-v`` without ``-q``."""
-        return self.log is not None or (self.verbose > 0 and not self.quiet)
+    def reported_items(self) -> int:
+        """The items whose outcome must be reported to rank 0 (``Options.itemize``): all for ``--log``, and for ``-vv``
+        without ``-q``; those that were changed for ``-v``.
+        """
+        shown = 0 if self.quiet else min(self.verbose, REPORT_ALL_ITEMS)
+        return REPORT_ALL_ITEMS if self.log is not None else shown
 
 
 class ProgressScreen:

@@ -54,7 +54,7 @@ from pcopy.tasks.archive.piece_layout import ArchiveLayout, LayOutPieces, Report
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.archive.written_records import PieceRecords, recorded_compression
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import ArchiveOptions, Failure, Job, JobCounters, Root
+from pcopy.tasks.base.job import REPORT_ALL_ITEMS, ArchiveOptions, Failure, Job, JobCounters, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import DistributeListedPaths
@@ -188,7 +188,8 @@ class ArchiveJob(TarJob):
             raise RequestRefused(
                 "--signature describes one PATH: archive the directory that contains all of these paths"
             )
-        options = arguments.options._replace(umask=umask_of_user(), itemize=self.is_reporting_items)
+        itemize = REPORT_ALL_ITEMS if self.is_reporting_items else 0
+        options = arguments.options._replace(umask=umask_of_user(), itemize=itemize)
         archive_options = arguments.archive_options._replace(archive_file=archive)
         name = archive_job_name(archive)
         self._leftovers = unfinished_archive_files(os.path.dirname(archive), name)

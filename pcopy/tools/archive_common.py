@@ -83,7 +83,7 @@ class TarJob(UnrecordedJob):
     @property
     def is_reporting_items(self) -> bool:
         """True if rank 0 needs the outcome of each item."""
-        return self.output.is_reporting_each_item or self.prints_items or self.prints_names
+        return bool(self.output.reported_items or self.prints_items or self.prints_names)
 
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         if self.prints_names:

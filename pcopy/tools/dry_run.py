@@ -19,7 +19,7 @@ from pcopy.report.screen import OutputOptions
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import ACTION_WORDS, PackedItemOutcomes
-from pcopy.tasks.base.job import Job, ProgressSink
+from pcopy.tasks.base.job import REPORT_ALL_ITEMS, Job, ProgressSink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
@@ -98,7 +98,7 @@ class DryRunJob(CopyJob):
         output_options = output_options_for_dry_run(arguments.output)
         keeping = arguments.checkpoint._replace(directory=b"", durable_at_start=False)
         super().__init__(words, arguments._replace(output=output_options, is_recorded=False, checkpoint=keeping))
-        options = self.job.options._replace(signature=b"", manifest=b"", hash="", sync=False, itemize=True)
+        options = self.job.options._replace(signature=b"", manifest=b"", hash="", sync=False, itemize=REPORT_ALL_ITEMS)
         copy_options = self.job.copy_options._replace(verify=False, repair=False, fsync=False)
         self.job = self.job._replace(options=options, program=copy_options)
         self._dry_run_sink: DryRunCopySink | None = None

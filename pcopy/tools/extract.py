@@ -40,7 +40,7 @@ from pcopy.tasks.archive.phases import (
 from pcopy.tasks.archive.read_headers import FindSpansToRead
 from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import ArchiveOptions, Job, JobCounters, Root
+from pcopy.tasks.base.job import REPORT_ALL_ITEMS, ArchiveOptions, Job, JobCounters, Root
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.text import printable_path, shell_quoted
@@ -140,7 +140,7 @@ class ExtractJob(TarJob):
         check_output_files(self.output, (root,), "is unpacked into")
         options = arguments.options._replace(
             umask=umask_of_user(),
-            itemize=self.is_reporting_items,
+            itemize=REPORT_ALL_ITEMS if self.is_reporting_items else 0,
             sync=arguments.options.sync and not self.dry_run,
         )
         archive_options = arguments.archive_options._replace(

@@ -15,7 +15,7 @@ from pcopy.jobs.paths import source_path
 from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
-from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgramOptions, ProgressSink, Root
+from pcopy.tasks.base.job import REPORT_ALL_ITEMS, Failure, Job, JobCounters, ProgramOptions, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
 from pcopy.tools.arguments import TreeProgramArguments
 from pcopy.tools.final_output import UnrecordedJob, output_options_for_dry_run
@@ -105,7 +105,8 @@ class TreeJob(UnrecordedJob):
             options: fields of ``Options`` that differ from the command line.
         """
         check_output_files(self.output, () if self.path_list else roots, f"is {self.item_verb}")
-        common = self.tree.options._replace(itemize=self.output.is_reporting_each_item or self.prints_items)
+        itemize = REPORT_ALL_ITEMS if self.prints_items else self.output.reported_items
+        common = self.tree.options._replace(itemize=itemize)
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), program, copies=copies)
         if self.path_list is not None:
             from pcopy.jobs.sorted_list import proc_path_of_descriptor

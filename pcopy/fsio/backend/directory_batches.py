@@ -53,6 +53,10 @@ class DirectoryBatchSettings(NamedTuple):
         recognises_own_directories: True if target directories that earlier runs have created are ``IS_NEW``.
         returns_complete_rows: True if a row is returned that has subdirectories, even if nothing remains in and below
             it.
+        reports_changes: True if the files that are copied are reported (``ReportedFiles``), and directories whose
+            metadata differ are returned.
+        reports_all: True if files that are skipped are reported, too, and all directories are returned. Then there must
+            be no filters.
         filters: the filters of the user; None if there are none. Excluded items are skipped.
     """
 
@@ -70,6 +74,8 @@ class DirectoryBatchSettings(NamedTuple):
     is_resumed: bool = False
     recognises_own_directories: bool = False
     returns_complete_rows: bool = False
+    reports_changes: bool = False
+    reports_all: bool = False
     filters: BatchFilters | None = None
 
 
@@ -155,6 +161,24 @@ HAS_COMPLETE = 64
 """Flag of a directory: the same is true of subdirectories that are not returned, and that have subdirectories."""
 
 
+class ReportedFiles(NamedTuple):
+    """Files of one directory that a batch has copied or skipped.
+
+    Fields:
+        are_copied: True if they were copied, False if they were skipped.
+        path: path of the directory, relative to the parent directory of the batch.
+        names: their names, joined by slashes.
+        sizes: their sizes in bytes, as 64-bit integers.
+        nanoseconds: the durations of the copies, as 64-bit integers.
+    """
+
+    are_copied: bool
+    path: bytes
+    names: bytes
+    sizes: bytes
+    nanoseconds: bytes
+
+
 class EnterDirectoriesResult(BatchResult):
     """The result of ``EnterDirectoriesBatch``.
 
@@ -170,6 +194,7 @@ class EnterDirectoriesResult(BatchResult):
         excluded: number of those that the filters exclude.
         below: number of directories below these rows.
         changed: number of these rows, and of directories below them, whose metadata is now another than before.
+        reported: the files that were copied or skipped, as far as the settings require that.
     """
 
     unfinished: CopiedDirectories | None
@@ -178,6 +203,7 @@ class EnterDirectoriesResult(BatchResult):
     excluded: int
     below: int
     changed: int
+    reported: list[ReportedFiles]
 
 
 class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import os
+import struct
 from array import array
-from collections.abc import Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from pcopy.fsio.backend import _native
@@ -37,6 +38,7 @@ from pcopy.fsio.backend.directory_batches import (
     FinishDirectoriesBatch,
     FinishDirectoriesResult,
     PresentDirectoryStatus,
+    ReportedFiles,
 )
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.native_batches import (
@@ -91,7 +93,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, 0, 0)
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), None, 0, 0, 0, 0, 0, [])
         super().__init__(_lib.PK_COPY_TREE, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -113,6 +115,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
             if code != done:
                 continue
             found = directories[row]
+            entered.reported += _reported_files(used_bytes(found.items))
             if not found.is_finished:
                 unfinished.append(found)
                 continue
@@ -216,6 +219,8 @@ def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:
         (common.is_resumed, _lib.PK_RESUMED),
         (common.recognises_own_directories, _lib.PK_OWN),
         (common.returns_complete_rows, _lib.PK_KEEP_ROWS),
+        (common.reports_changes, _lib.PK_REPORT),
+        (common.reports_all, _lib.PK_REPORT_ALL),
     )
     tree = _ffi.new("pk_tree *")
     tree.source_device, tree.target_device = common.source_device, common.target_device
@@ -320,6 +325,21 @@ def _entered_directories(rows: Sequence[Any]) -> CopiedDirectories:
         contents,
         not_entered,
     )
+
+
+_REPORTED = struct.Struct("=4I")
+"""The fields of C's structure ``pk_reported``."""
+
+
+def _reported_files(packed: bytes) -> Iterator[ReportedFiles]:
+    """Yield what a row has reported of the files of each directory (``pk_reported``)."""
+    at = 0
+    while at < len(packed):
+        files, path_size, names_size, are_copied = _REPORTED.unpack_from(packed, at)
+        sizes = path_size, names_size, 8 * files, 8 * files
+        ends = [*accumulate(sizes, initial=at + _REPORTED.size)]
+        yield ReportedFiles(bool(are_copied), *(packed[begin:end] for begin, end in pairwise(ends)))
+        at = ends[-1]
 
 
 def _directories_not_entered(frontier: Any, first: int) -> dict[int, list[tuple[bytes, int, int]]]:

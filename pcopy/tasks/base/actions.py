@@ -170,6 +170,17 @@ class NullItemOutcomeRecorder:
             nanoseconds: duration of each copy; None if it was not measured.
         """
 
+    def record_outcome_of_packed_files(
+        self, action: ItemAction, place: Place, names: bytes, sizes: bytes, nanoseconds: bytes
+    ) -> None:
+        """Record that ``action`` was performed on several regular files of the directory ``place``, none of which is a
+        root, and whose differences were not noted.
+
+        Args:
+            names: their names, joined by slashes.
+            sizes, nanoseconds: sizes in bytes and durations of the copies, as 64-bit integers.
+        """
+
     def record_failure(self, place: Place, name: bytes, size: int) -> None:
         """Record that an item failed whose type is not known. ``size`` is in bytes."""
         self.record_item_outcome(ItemAction.FAIL, place, name, b"", size)

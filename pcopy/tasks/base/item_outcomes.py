@@ -21,6 +21,9 @@ MAX_ITEMS_PER_MESSAGE = 1024
 """Largest number of items in one message, so that rank 0 does not handle one message for long."""
 
 
+_NUMBER_BYTES = 8
+"""Bytes of a number in a packed column."""
+
 ACTION_WORDS = tuple(action.name.lower() for action in ItemAction)
 """Words that users see for the actions, by the number of the action."""
 
@@ -136,10 +139,13 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
 
     is_recording = True
 
-    def __init__(self, rank: HasPathForDisplay) -> None:
+    def __init__(self, rank: HasPathForDisplay, *, records_unchanged: bool = True) -> None:
+        """``records_unchanged``: False to ignore items that are left unchanged."""
         self._rank = rank
+        self._ignored = frozenset[ItemAction]() if records_unchanged else frozenset((ItemAction.SKIP,))
         self._columns_by_path: dict[tuple[int, bytes], _OutcomeColumns] = {}
         self._noted_differences: dict[tuple[tuple[int, bytes], bytes], int] = {}
+        self._packed: list[PackedItemOutcomes] = []
 
     def record_item_outcome(
         self,
@@ -152,6 +158,8 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
         change: str = "",
     ) -> None:
         noted = self._text_of_noted_differences(action, place, name)
+        if action in self._ignored:
+            return
         columns, name = self._columns_and_name_of_item(action, place, name)
         columns.names.append(name)
         columns.kinds += kind or b"\0"
@@ -187,7 +195,7 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
             names, sizes: name and size in bytes of each file.
             nanoseconds: duration of each copy; None if it was not measured.
         """
-        if not names:
+        if not names or action in self._ignored:
             return
         # Roots that are single files may share a task, but the user may have given each of them another path.
         if len(names) > 1 and self._rank.job.roots[place.root].item:
@@ -203,6 +211,13 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
         columns.sizes.extend(sizes)
         columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
 
+    def record_outcome_of_packed_files(
+        self, action: ItemAction, place: Place, names: bytes, sizes: bytes, nanoseconds: bytes
+    ) -> None:
+        path = self._rank.path_for_display(place, b"", on_source=True)
+        kinds = FILE * (len(sizes) // _NUMBER_BYTES)
+        self._packed.append(PackedItemOutcomes(int(action), path, names, kinds, sizes, nanoseconds))
+
     def _columns_and_name_of_item(self, action: ItemAction, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
         """Return the columns to which the outcome of an item is appended, and the name that it has there. Items of one
         directory with the same action share columns. A single file that is a root of its own has its whole path as the
@@ -214,6 +229,7 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
 
     def packed_outcomes(self) -> Iterator[PackedItemOutcomes]:
         """Yield what was recorded, with at most ``MAX_ITEMS_PER_MESSAGE`` items in one value."""
+        yield from self._packed
         for (action, path), columns in self._columns_by_path.items():
             for start in range(0, len(columns.names), MAX_ITEMS_PER_MESSAGE):
                 part = slice(start, start + MAX_ITEMS_PER_MESSAGE)

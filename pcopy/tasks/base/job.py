@@ -87,6 +87,10 @@ def message_refusing_existing_choice(existing: str) -> str:
     )
 
 
+REPORT_CHANGED_ITEMS, REPORT_ALL_ITEMS = 1, 2
+"""Values of ``Options.itemize``."""
+
+
 class Options(NamedTuple):
     """Options that several programs have, as the user gave them. Options of a single program are in its own tuple, such
     as ``CopyOptions``.
@@ -113,8 +117,10 @@ class Options(NamedTuple):
     drop_cache: bool = False
     dry_run: bool = False
     select: ItemFilters = ItemFilters()
-    itemize: bool = False
-    """True if rank 0 receives what was done with each item (``-vv``, ``--log``)."""
+    itemize: int = 0
+    """What rank 0 receives of single items: nothing (0), what was done with those that were changed
+    (``REPORT_CHANGED_ITEMS``: ``-v``), or with all (``REPORT_ALL_ITEMS``: ``-vv``, ``--log``).
+    """
     bwlimit: int = 0
     oplimit: int = 0
 

@@ -36,7 +36,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors, SourceAndTargetDirectories
 from pcopy.tasks.base.distribution import Hosts, chunk_size
 from pcopy.tasks.base.hashing import JobItemHasher
-from pcopy.tasks.base.job import Failure, Job, P, ProgressSink
+from pcopy.tasks.base.job import REPORT_ALL_ITEMS, Failure, Job, P, ProgressSink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.text import count_with_noun, printable_path
@@ -299,6 +299,16 @@ class Rank(SourceAndTargetDirectories):
     def phase(self) -> int:
         """Number of the current task's phase."""
         return self.running.phase
+
+    @property
+    def reports_items(self) -> bool:
+        """True if the outcome of each item that is changed is collected, for the user or for the report of the job."""
+        return bool(self.options.itemize) or self.collects_report_sums
+
+    @property
+    def reports_unchanged_items(self) -> bool:
+        """True if the outcome of all other items is collected, too."""
+        return self.options.itemize == REPORT_ALL_ITEMS or self.collects_report_sums
 
     @property
     def collects_signature_entries(self) -> bool:

@@ -620,8 +620,8 @@ def _make_item_outcome_recorder(rank: Rank) -> NullItemOutcomeRecorder:
     """Return a recorder of what is done with each item. Return one that ignores everything if neither the user
     (``-vv``, ``--log``) nor a report needs it.
     """
-    if not (rank.options.itemize or rank.collects_report_sums):
+    if not rank.reports_items:
         return NULL_RECORDER
     from pcopy.tasks.base.item_outcomes import ItemOutcomeRecorder
 
-    return ItemOutcomeRecorder(rank)
+    return ItemOutcomeRecorder(rank, records_unchanged=rank.reports_unchanged_items)

@@ -102,8 +102,8 @@ def may_enter_subtrees(rank: Rank, *directories: tuple[DirectoriesBelowRoot, byt
     backend = rank.backend
     if not (backend.has_directory_batches and backend.runs_in_poll) or rank.throttle.is_on:
         return False
-    filters, reports_items = rank.shared_instance(JobFilter), rank.options.itemize or rank.collects_report_sums
-    if filters.has_filters and (reports_items or (needs_limits and filters.tests_status)):
+    filters = rank.shared_instance(JobFilter)
+    if filters.has_filters and (rank.reports_unchanged_items or (needs_limits and filters.tests_status)):
         return False
     return not any(root.expected_mounts.has_expected_mount_at_or_below(path) for root, path in directories)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
 from operator import and_
@@ -169,9 +169,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         columns: dict[int, Sequence[int]] = {counts.DIRECTORIES: changed, counts.SKIPPED: unchanged}
         result.count_in_directories(self.place, self.names, columns)
         if result.item_recorder.is_recording:
-            for path, state in compress(zip(self.paths, self.states, strict=True), is_done):
-                action = ItemAction(_action_of_state(state))
-                result.item_recorder.record_item_outcome(action, self.place, path, DIRECTORY)
+            self._record_outcomes(result, is_done)
         if 0 not in is_done:
             return
         for finish, done, state in zip(self.single_directory_tasks(), is_done, self.states, strict=True):
@@ -180,6 +178,14 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
                 yield from finish.finish_directory(rank, result, checks_below=bool(state & _HAS_COMPLETE))
                 yield None
         result.reset_counted_directory()
+
+    def _record_outcomes(self, result: TaskResult, is_done: bytes) -> None:
+        """Record the outcome of those directories that have a 1 in ``is_done``, those below a directory before it."""
+        place = self.place
+        for path, state in reversed([*compress(zip(self.paths, self.states, strict=True), is_done)]):
+            above, _, name = path.rpartition(b"/")
+            parent = place._replace(path=place.path_of(above)) if above else place
+            result.item_recorder.record_item_outcome(ItemAction(_action_of_state(state)), parent, name, DIRECTORY)
 
     def _finish_subdirectories(self, rank: Rank) -> TicketGenerator[bytes]:
         """Give as many directories as possible their metadata by one batch. Return the ``OutcomeCode`` of each
@@ -304,22 +310,31 @@ class SubdirectoryFinishCollector:
         )
         self._touched.add_subdirectory(name, place, attributes, state)
 
-    def add_entered_directories(self, rank: Rank, entered: CopiedDirectories, unchanged: Collection[int]) -> None:
-        """Add directories that the backend has entered, all of which are simple. ``unchanged`` are the numbers of those
-        whose metadata were right before the job.
+    def add_entered_directories(
+        self, rank: Rank, entered: CopiedDirectories, unchanged: Collection[int], actions: Mapping[int, int]
+    ) -> list[int]:
+        """Add directories that the backend has entered, all of which are simple. Return the numbers of those that need
+        tasks of their own, because their actions do not fit into the columns.
+
+        Args:
+            unchanged: numbers of those whose metadata were right before the job.
+            actions: packed actions that are reported for them, by number; COPY for others.
         """
         states = bytearray(map(_STATE_OF_FLAGS.__getitem__, entered.flags))
         for number in unchanged:
             states[number] |= finish_state(is_new=False, inherits_acl=False, is_unchanged=True)
-        if not is_from_earlier_run(rank, self._place):
+        alone = [number for number, action in actions.items() if action >> _ACTION_BITS]
+        for number, action in actions.items():
+            states[number] |= 0 if action >> _ACTION_BITS else action << _ACTION_SHIFT
+        is_resumed = is_from_earlier_run(rank, self._place)
+        if not (is_resumed or alone):
             self._touched.add_all(entered, states)
-            return
-        marks, rows = unpack_marks(entered.marks), range(len(states))
-        for columns, numbers in (
-            (self._touched, [row for row in rows if entered.flags[row] & IS_TOUCHED]),
-            (self._untouched, [row for row in rows if not entered.flags[row] & IS_TOUCHED]),
-        ):
-            columns.add_some(entered, states, marks, numbers)
+            return []
+        marks, rows = unpack_marks(entered.marks), sorted({*range(len(states))}.difference(alone))
+        touched = [row for row in rows if not is_resumed or entered.flags[row] & IS_TOUCHED]
+        self._touched.add_some(entered, states, marks, touched)
+        self._untouched.add_some(entered, states, marks, sorted({*rows}.difference(touched)))
+        return alone
 
     def spawn_finish_tasks(self, rank: Rank, result: TaskResult) -> None:
         """Spawn tasks in the phase FINISH for all directories that were added; none if there are none."""

@@ -23,7 +23,7 @@ from pcopy.tasks.directories.finish_dir import record_directory_outcome
 from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
 
 if TYPE_CHECKING:
-    from pcopy.fsio.metadata_update import MetadataDifference
+    from pcopy.fsio.metadata_update import MetadataDifference, StatusWithOwner
 
 
 class ScanDirFields(Protocol):
@@ -42,7 +42,7 @@ class ScanDirFields(Protocol):
 
 
 def existing_directory_action(
-    rank: Rank, place: Place, target: int, present: os.stat_result, attributes: ItemMetadata
+    rank: Rank, place: Place, target: int, present: StatusWithOwner, attributes: ItemMetadata
 ) -> tuple[ItemAction, int]:
     """Return SKIP if an existing target directory had all metadata that it shall have before this job, else META; and
     what differed, as ``DifferingProperty`` bits.
@@ -69,7 +69,7 @@ def existing_directory_action(
 
 
 def _difference_of_directory(
-    rank: Rank, place: Place, target: int, present: os.stat_result, attributes: ItemMetadata
+    rank: Rank, place: Place, target: int, present: StatusWithOwner, attributes: ItemMetadata
 ) -> MetadataDifference | None:
     """Return how the metadata of an existing target directory differs from ``attributes``, those of the source. Return
     None if it cannot be read: the task that finishes the directory meets the error again and reports it.

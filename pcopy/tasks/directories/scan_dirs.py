@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
@@ -32,6 +33,7 @@ from pcopy.fsio.backend.directory_batches import (
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import ItemAction, pack_action
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.kind import MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
@@ -131,6 +133,7 @@ class _SubdirectoryScan:
             codes = entered.verdicts.codes
             self._result.reset_counted_directory()
             _count_finished_rows(self._result, entered)
+            _record_reported_files(self._result, found.parent, entered)
             if entered.unfinished:
                 yield from self._process_entered_directories(found.parent, entered.unfinished)
         rows, remaining = [row for row, code in enumerate(codes) if code != OutcomeCode.DONE], list[int]()
@@ -190,15 +193,17 @@ class _SubdirectoryScan:
             rank.record_write_success()
             rank.counters[counts.MOVED] += sum(entered.copied_bytes)
         result.count_in_directories(parent, entered.packed_paths[:-1], _counts_of_entered_directories(entered))
+        actions = tree.actions_on_existing_directories() if result.item_recorder.is_recording else {}
+        alone: Sequence[int] = range(len(entered.flags))
         if all(flags & IS_SIMPLE for flags in entered.flags):
-            self.finishes.add_entered_directories(rank, entered, tree.unchanged)
-        else:
-            for number in range(len(entered.flags)):
-                place, attributes = tree.place(number), tree.attributes(number)
-                if not (place.is_new or rank.options.preserve.mode):  # it keeps its mode, which has allowed to enter it
-                    attributes = attributes._replace(mode=attributes.mode | 0o700)
-                result.set_counted_directory(place.key)
-                schedule_finish_dir_task(rank, result, FinishDir(place, attributes, True, -1), self.finishes.add)
+            alone = self.finishes.add_entered_directories(rank, entered, tree.unchanged, actions)
+        for number in alone:
+            place, attributes = tree.place(number), tree.attributes(number)
+            if not (place.is_new or rank.options.preserve.mode):  # it keeps its mode, which has allowed to enter it
+                attributes = attributes._replace(mode=attributes.mode | 0o700)
+            finish = FinishDir(place, attributes, True, -1, action=actions.get(number, int(ItemAction.COPY)))
+            result.set_counted_directory(place.key)
+            schedule_finish_dir_task(rank, result, finish, self.finishes.add)
         for number, (names, rows) in entered.contents.items():
             place = tree.place(number)
             result.set_counted_directory(place.key)
@@ -251,6 +256,14 @@ def _count_finished_rows(result: TaskResult, entered: EnterDirectoriesResult) ->
             result.count(counter, entered.skipped)
         for counter in (counts.FOUND_BYTES, counts.SKIPPED_BYTES):
             result.count(counter, entered.skipped_bytes)
+
+
+def _record_reported_files(result: TaskResult, parent: Place, entered: EnterDirectoriesResult) -> None:
+    """Record the files that a batch of directories in ``parent`` has reported."""
+    for each in entered.reported:
+        action = ItemAction.COPY if each.are_copied else ItemAction.SKIP
+        place = parent._replace(path=parent.path_of(each.path))
+        result.item_recorder.record_outcome_of_packed_files(action, place, each.names, each.sizes, each.nanoseconds)
 
 
 def _has_wanted_metadata(rank: Rank, above: Place, attributes: ItemMetadata, present: PresentDirectoryStatus) -> bool:
@@ -321,7 +334,7 @@ class _EnteredTree:
 
     def __init__(self, rank: Rank, parent: Place, entered: CopiedDirectories) -> None:
         self._paths: list[bytes] = []
-        self._parent = parent
+        self._rank, self._parent = rank, parent
         self._entered = entered
         self._marks: list[bytes] = []
         self.unchanged = {number for number, flags in enumerate(entered.flags) if flags & IS_UNCHANGED}
@@ -346,6 +359,25 @@ class _EnteredTree:
             parent.first_run,
             number in self.unchanged,
         )
+
+    def actions_on_existing_directories(self) -> dict[int, int]:
+        """Return the packed actions that are reported for the directories that existed before, by number."""
+        from pcopy.tasks.directories.forecast import existing_directory_action
+
+        actions = {}
+        for number, flags in enumerate(self._entered.flags):
+            if flags & IS_NEW:
+                continue
+            action, differences = ItemAction.SKIP if number in self.unchanged else ItemAction.META, 0
+            if action is ItemAction.META and number in self._entered.present:
+                place, present = self.place(number), self._entered.present[number]
+                with suppress(Problem):  # the task that finishes the directory reports the error
+                    target = self._rank.open_target_directory(place)
+                    _, differences = existing_directory_action(
+                        self._rank, place, target, present, self.attributes(number)
+                    )
+            actions[number] = pack_action(action, differences)
+        return actions
 
     def attributes(self, number: int) -> ItemMetadata:
         """Return the metadata of the source of a directory, given by its number."""

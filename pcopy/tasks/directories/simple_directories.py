@@ -52,8 +52,8 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
     if (
         rank.collects_signature_entries
         or options.verify
-        or rank.options.itemize
-        or rank.collects_report_sums
+        or rank.options.dry_run
+        or (rank.reports_unchanged_items and rank.shared_instance(JobFilter).has_filters)
         or options.dereference
         or options.compresses_or_decompresses_files
         or rank.options.preserve.chown != (-1, -1)
@@ -102,6 +102,8 @@ def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings
         is_resumed=is_resumed,
         recognises_own_directories=is_resumed and not rank.names_late,
         returns_complete_rows=bool(rank.job.began),
+        reports_changes=rank.reports_items,
+        reports_all=rank.reports_unchanged_items,
         filters=rank.shared_instance(JobFilter).batch_filters(place.path),
     )
 

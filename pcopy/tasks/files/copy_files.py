@@ -418,14 +418,7 @@ def _needs_unpacked_names(rank: Rank) -> bool:
     because the copies are named later. Otherwise that time is saved.
     """
     options = rank.copy_options
-    return (
-        rank.names_late
-        or options.inplace
-        or rank.collects_signature_entries
-        or options.verify
-        or rank.options.itemize
-        or rank.collects_report_sums
-    )
+    return rank.names_late or options.inplace or rank.collects_signature_entries or options.verify or rank.reports_items
 
 
 def _record_outcomes(

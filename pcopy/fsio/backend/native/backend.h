@@ -141,6 +141,8 @@ typedef struct {
 #define PK_OWN 128       /* directories that they have created can be recognised */
 #define PK_KEEP_ROWS 256 /* return a row that has subdirectories even if nothing remains in it and below */
 #define PK_APART 512     /* of PK_DESCRIBE: other directories of the same parent may belong between those of the rows */
+#define PK_REPORT 1024   /* report the files that are copied, and return existing directories whose metadata differ */
+#define PK_REPORT_ALL 2048 /* report also those that are skipped, and return all directories */
 
 /* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
  * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into
@@ -212,12 +214,13 @@ typedef struct {
     uint32_t excluded;    /* of the skipped items, those that filters exclude */
     uint32_t finished, changed; /* of a finished row: number of directories below it, and of those that have changed */
     uint64_t skipped_bytes, copied_bytes;
+    uint64_t *took;       /* the nanoseconds that the copy of each item took; 0: it was not copied */
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
     pk_columns rows;
     pk_memory text;       /* of PK_PATHS and PK_LOOK: paths of items, each ended by a zero */
     pk_memory items;      /* of PK_LOOK: for each directory, types, inode numbers and columns of its items; of PK_DESCRIBE:
-                           * pk_members, whose paths are in text */
+                           * pk_members, whose paths are in text; of PK_COPY_TREE: pk_reported, with what follows each */
     pk_memory entered, above; /* of PK_LOOK: a pk_entered for each directory that was entered, and their paths, each ended
                                * by a zero */
     pk_memory gaps;       /* of PK_DESCRIBE: numbers (uint32_t) of members before which something is left to the caller */
@@ -255,6 +258,13 @@ typedef struct {
     int64_t present_ctime;
     uint32_t copied, skipped, excluded, remaining, subdirectories, finished, changed, flags, mark_size;
 } pk_copied;
+
+/* What PK_COPY_TREE has done with files of a directory: they were copied, or skipped. The path of the directory (path_size
+ * bytes) follows, the names of the files, joined by slashes (names_size bytes), their sizes, and the nanoseconds that each
+ * copy took (uint64_t). */
+typedef struct {
+    uint32_t files, path_size, names_size, is_copied;
+} pk_reported;
 
 /* A directory that PK_LOOK has entered. items: number of items in it. is_summed: true if they were added to the tally; all
  * of them have this owner and group then, and kinds has their numbers by type, in the order of the letters "fdlpscb".

@@ -1,6 +1,6 @@
 /* The items of one source directory: reads the status of all, and skips or copies those files for which that is
  * possible immediately. */
-#include "internal.h"
+#include "walk.h"
 
 #include <sys/sysmacros.h>
 
@@ -10,7 +10,7 @@
  * pointer to each name, and ends with room for a byte for each. Return -1 if there is no memory. */
 static int make_room(pk_directory *found, uint32_t names, const char *text, size_t size)
 {
-    char *block = malloc((size_t)names * (56 + sizeof(char *) + 1) + size);
+    char *block = malloc((size_t)names * (64 + sizeof(char *) + 1) + size);
     if (block == NULL)
         return -1;
     found->block = block;
@@ -20,7 +20,8 @@ static int make_room(pk_directory *found, uint32_t names, const char *text, size
     rows->inode = (uint64_t *)(rows->ctime + names);
     rows->size = rows->inode + names;
     rows->device = rows->size + names;
-    rows->mode = (uint32_t *)(rows->device + names);
+    found->took = rows->device + names;
+    rows->mode = (uint32_t *)(found->took + names);
     rows->links = rows->mode + names;
     rows->uid = rows->links + names;
     rows->gid = rows->uid + names;
@@ -177,9 +178,10 @@ static int copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *foun
         .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
     };
     const pk_columns *rows = &found->rows;
-    const uint64_t latest = pk_now() + LONGEST, deadline = batch->tree->deadline;
+    uint64_t began = pk_now();
+    const uint64_t latest = began + LONGEST, deadline = batch->tree->deadline;
     const uint64_t until = deadline && deadline < latest ? deadline : latest;
-    for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && pk_now() < until; row++) {
+    for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && began < until; row++) {
         if (done[row] || !is_small_file(batch->tree, rows, row, names[row]))
             continue;
         work.name = work.new_name = names + row;
@@ -190,18 +192,65 @@ static int copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *foun
             found->copied++;
             found->copied_bytes += bytes;
         }
+        const uint64_t now = pk_now();
+        found->took[row] = done[row] ? now - began : 0;
+        began = now;
     }
     return atomic_load(&work.full) ? -1 : 0;
 }
 
-int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target,
-                     const uint8_t *kinds)
+static int is_reported(const pk_directory *found, const uint8_t *done, uint32_t row)
 {
+    return found->is_made ? found->took[row] != 0 : done[row];
+}
+
+static char *report_numbers(char *to, const pk_directory *found, const uint8_t *done, const uint64_t *numbers)
+{
+    for (uint32_t row = 0; row < found->left; row++)
+        if (is_reported(found, done, row))
+            to = (char *)memcpy(to, &numbers[row], sizeof *numbers) + sizeof *numbers;
+    return to;
+}
+
+/* Report the files of a directory that were copied, or skipped if the directory existed before. Return 0, or -1 if there is
+ * no memory. */
+static int report(pk_walk *walk, const pk_directory *found, const char **names, const uint8_t *done)
+{
+    pk_memory *const items = &walk->found->items;
+    pk_reported reported = {.path_size = (uint32_t)walk->path.size - 1, .is_copied = found->is_made};
+    const size_t fixed = sizeof reported + reported.path_size;
+    char *const start = pk_room_for(items, fixed + found->names_size + 2 * sizeof *found->took * found->left);
+    if (start == NULL)
+        return -1;
+    char *to = start + fixed;
+    for (uint32_t row = 0; row < found->left; row++)
+        if (is_reported(found, done, row)) {
+            if (reported.files++)
+                *to++ = '/';
+            to = (char *)memcpy(to, names[row], strlen(names[row])) + strlen(names[row]);
+        }
+    if (!reported.files)
+        return 0;
+    reported.names_size = (uint32_t)((size_t)(to - start) - fixed);
+    memcpy(start, &reported, sizeof reported);
+    memcpy(start + sizeof reported, walk->path.at, reported.path_size);
+    to = report_numbers(report_numbers(to, found, done, found->rows.size), found, done, found->took);
+    items->size += (size_t)(to - start);
+    walk->results += (size_t)(to - start);
+    return 0;
+}
+
+int pk_process_items(pk_walk *walk, const pk_level *level, pk_directory *found, const uint8_t *kinds)
+{
+    pk_worker *const worker = walk->worker;
+    const pk_batch *const batch = walk->batch;
+    const int flags = batch->tree->flags, source = level->descriptor, target = level->other;
     const uint32_t number = found->left;
     const char **names = found->block;
     uint8_t *done = (uint8_t *)found->names + found->names_size;
     int result = 0;
     memset(done, 0, number);
+    memset(found->took, 0, number * sizeof *found->took);
     const char *name = found->names;
     for (uint32_t row = 0; row < number; row++) {
         names[row] = name;
@@ -212,10 +261,12 @@ int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *fou
         }
         name += strlen(name) + 1;
     }
-    if (found->is_made && batch->tree->flags & PK_COPY_NEW)
+    if (found->is_made && flags & PK_COPY_NEW)
         result = copy_new(worker, batch, found, names, done, source, target);
-    else if (!found->is_made && batch->tree->flags & PK_COMPARE)
+    else if (!found->is_made && flags & PK_COMPARE)
         skip(worker, batch, found, names, done, source, target);
+    if (flags & (found->is_made ? PK_REPORT : PK_REPORT_ALL) && report(walk, found, names, done))
+        walk->is_out_of_memory = 1;
     for (uint32_t row = 0; row < number; row++)
         done[row] |= kinds[row] == 'd';
     leave_out(found, names, done);

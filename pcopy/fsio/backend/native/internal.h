@@ -201,11 +201,6 @@ int pk_has_metadata(const pk_batch *batch, const struct stat *status, const pk_m
 /* Read the status of all names (found->left of them, each with a zero at its end, `size` bytes together) in an open source
  * directory. Return -1 if a status cannot be read, or if there is no memory. */
 int pk_look_at_all(pk_directory *found, int source, const char *names, size_t size);
-/* Skip files with a matching copy, or copy small files into a new directory, as far as that is possible here. Remove these
- * files from `found`, and the items whose letter in `kinds` is 'd'. The names are joined by slashes then. Return 0; or -1
- * if the file system was full or read-only, so that no further file should be copied. */
-int pk_process_items(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target,
-                     const uint8_t *kinds);
 /* Store the identity mark of an open item in `out`: its length, then the mark. `directory` is the directory that
  * contains the item. */
 void pk_mark(int directory, int descriptor, uint8_t *out);

@@ -95,6 +95,10 @@ void pk_forget_number(pk_walk *walk);
 /* Leave a name of the directory level[at] to the caller. `letter` says why: d for a directory that was not entered; the
  * others are those of pk_frontier. Return 0, or -1 if there is no memory. */
 int pk_remain(pk_walk *walk, uint32_t at, const char *name, int letter, uint64_t inode);
+/* Skip files with a matching copy, or copy small files into a new directory, as far as that is possible here, and report that
+ * if it is wanted. Remove these files from `found`, and the items whose letter in `kinds` is 'd'. The names are joined by
+ * slashes then. Return 0; or -1 if the file system was full or read-only, so that no further file should be copied. */
+int pk_process_items(pk_walk *walk, const pk_level *level, pk_directory *found, const uint8_t *kinds);
 /* List an open directory; `names` has room for LISTED_BYTES. Return 0, or -1 if it has to be left to the caller. */
 int pk_list_for_walk(pk_walk *walk, int directory, char *names, pk_listed *listed);
 

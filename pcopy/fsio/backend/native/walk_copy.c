@@ -243,9 +243,12 @@ static void count_finished(pk_walk *walk, const pk_directory *one)
 }
 
 /* Set the metadata of a directory that existed before, and in which nothing remains to be done. Return true, or 0 if it
- * has to be done later. */
+ * has to be done later: also if the caller has to report it. */
 static int finish(const pk_batch *batch, pk_directory *one, int target, const struct stat *status)
 {
+    const int flags = batch->tree->flags;
+    if (flags & PK_REPORT_ALL || (flags & PK_REPORT && !pk_has_metadata(batch, status, &one->metadata)))
+        return 0;
     const int written = pk_set_metadata(batch, target, status, &one->metadata, 0);
     one->is_finished = written >= 0;
     one->is_changed = written > 0 && has_changed(target, status);
@@ -265,7 +268,7 @@ static int process_target(pk_walk *walk, const pk_level *level, pk_directory *on
         return 'd';
     const uint32_t chosen = choose_subdirectories(walk, one, listed);
     doing(worker, OP_STAT);
-    if (one->left && pk_process_items(worker, batch, one, level->descriptor, level->other, listed->all.kinds))
+    if (one->left && pk_process_items(walk, level, one, listed->all.kinds))
         walk->is_over = 1;
     doing(worker, OP_UTIMENSAT);
     const int can_enter = batch->tree->flags & PK_POWERFUL || (one->metadata.mode & 0700) == 0700;
@@ -319,6 +322,19 @@ static int is_complete(const pk_walk *walk, const pk_level *level)
            !(frontier->left && parents[frontier->left - 1] == level->number);
 }
 
+/* Return true if the caller needs the directory that is closed, although it is complete: to report it, or to check it in a
+ * later run. A directory that is reported as changed is finished by a task of its own, which checks nothing below it. */
+static int is_kept(const pk_walk *walk)
+{
+    const int flags = walk->batch->tree->flags;
+    const pk_copied *const entries = (const pk_copied *)walk->found->copies.at;
+    if (flags & PK_REPORT_ALL)
+        return 1;
+    if (walk->levels == 1)
+        return flags & PK_KEEP_ROWS;
+    return flags & PK_REPORT && !(entries[walk->level[walk->levels - 2].number].flags & PK_IS_UNCHANGED);
+}
+
 /* If a directory that is closed is complete, count it as finished, and do not return it. Otherwise do nothing. */
 static int count_complete(pk_walk *walk, pk_level *level)
 {
@@ -327,7 +343,7 @@ static int count_complete(pk_walk *walk, pk_level *level)
     if (!is_complete(walk, level))
         return 0;
     const pk_copied entry = entries[level->number];
-    if (walk->levels == 1 && walk->batch->tree->flags & PK_KEEP_ROWS) {
+    if (is_kept(walk)) {
         entries[level->number].flags |= PK_IS_COMPLETE;
         return 0;
     }
