@@ -204,7 +204,7 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
     struct stat one, two;
     expect(!fstat(source, &one) && !fstat(target, &two), "stat");
     batch->tree = (pk_tree){.source_device = one.st_dev, .target_device = two.st_dev, .touched = INT64_MAX, .window = 1,
-                            .user = geteuid(), .most = 1 + (int)below(8), .flags = (int)below(32),
+                            .user = geteuid(), .most = 1 + (int)below(8), .flags = (int)below(32) | (int)below(4) * PK_REPORT,
                             .mask = below(3) ? below(1 << 21) : 0,
                             .depth = below(4), .deadline = below(3) ? UINT64_MAX : pk_now() + below(2000000)};
     if (kind == PK_COMPARE_TREES)
