@@ -390,12 +390,12 @@ class _OpenedDirectory(NamedTuple):
 def _stat_and_visit_names(
     rank: Rank, result: TaskResult, place: Place, source: int, names: bytes, attempt: int
 ) -> TaskSteps:
-    """Stat the ``names`` (joined by slashes) in ``place``, whose source has the descriptor ``source``, and pass the
-    items to the visitor.
+    """Return a generator that stats the ``names`` (joined by slashes) in ``place``, whose source has the descriptor
+    ``source``, and passes the items to the visitor.
     """
     visitor, follow = rank.visitor(rank, result, place, attempt), rank.copy_options.dereference
     columns = owner_columns_if_needed(rank)
-    yield from stat_and_visit_names(rank.backend, source, names, visitor, follow=follow, extra_columns=columns)
+    return stat_and_visit_names(rank.backend, source, names, visitor, follow=follow, extra_columns=columns)
 
 
 def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDirectory) -> TicketGenerator[int]:

@@ -128,16 +128,19 @@ class _SubdirectoryScan:
         that were not begun, because the time of the call was over or the job is being stopped.
         """
         entered = yield from self._enter_in_batch(found)
-        codes: Sequence[int] = [OutcomeCode.SLOW_PATH] * len(found.names)
+        rows: Sequence[int] = range(len(found.names))
+        codes: Sequence[int] = [OutcomeCode.SLOW_PATH] * len(rows)
+        left, remaining = found, list[int]()
         if entered is not None:
             codes = entered.verdicts.codes
+            rows = [row for row, code in enumerate(codes) if code != OutcomeCode.DONE]
+            left = found.selected(rows)
             self._result.reset_counted_directory()
             _count_finished_rows(self._result, entered)
             _record_reported_files(self._result, found.parent, entered)
             if entered.unfinished:
                 yield from self._process_entered_directories(found.parent, entered.unfinished)
-        rows, remaining = [row for row, code in enumerate(codes) if code != OutcomeCode.DONE], list[int]()
-        for row, scan in zip(rows, _scan_tasks(found.selected(rows)), strict=True):
+        for row, scan in zip(rows, _scan_tasks(left), strict=True):
             if codes[row] == OutcomeCode.CANCELLED or self._rank.stop_reason is not None:  # no directory is begun
                 remaining.append(row)
             else:
@@ -145,9 +148,12 @@ class _SubdirectoryScan:
         return remaining
 
     def _scan_directory(self, scan: ScanDir, *, is_target_new: bool) -> TaskSteps:
-        """Scan one directory by the slow path. ``is_target_new`` is True if the backend has created its target."""
+        """Return a generator that scans one directory by the slow path, at once.
+
+        ``is_target_new`` is True if the backend has created its target.
+        """
         self._result.set_counted_directory((scan.root, scan.path))
-        yield from scan.scan_directory(self._rank, self._result, self.finishes.add, is_target_new=is_target_new)
+        return scan.scan_directory(self._rank, self._result, self.finishes.add, is_target_new=is_target_new)
 
     def _enter_in_batch(self, found: Siblings) -> TicketGenerator[EnterDirectoriesResult | None]:
         """Let the backend process the subdirectories ``found`` in one call, and return its result. Return None if they
