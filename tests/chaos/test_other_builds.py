@@ -33,7 +33,7 @@ OF_FORMAT = 9
 KNOWN: dict[int, tuple[str, str]] = {
     1: ("ScanDir", "root path source_id parent since"),
     2: ("ScanNames", "place names attempt"),
-    3: ("FinishDir", "place attributes counts_as_copied source_entries is_again earlier_mtime action"),
+    3: ("FinishDir", "place attributes counts_as_copied source_entries is_again earlier_mtime action checks_below"),
     4: ("FinishDirLastNote", "finish"),
     5: ("FinishDirsLast", ""),
     6: ("DirectoryFailedNote", "place problem retry"),

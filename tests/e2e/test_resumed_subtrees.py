@@ -109,6 +109,7 @@ def test_killed_job_is_resumed(area: Path, exists: bool, policy: str, kill: tupl
     assert temporaries(os.fsencode(copy)) == []
 
 
+@pytest.mark.parametrize("is_odd", [False, True], ids=["", "odd"])
 @pytest.mark.parametrize(
     ("lost", "options"),
     [
@@ -120,10 +121,11 @@ def test_killed_job_is_resumed(area: Path, exists: bool, policy: str, kill: tupl
     ],
 )
 def test_items_lost_in_subtrees_that_needed_nothing_are_found(
-    area: Path, lost: str | None, options: list[Argument]
+    area: Path, lost: str | None, options: list[Argument], *, is_odd: bool
 ) -> None:
     """Between two runs, an item is removed in or below a directory in which the first run had nothing to do. With a
-    filter, both sides have an excluded directory, and in it that of the source has an item that the other has not.
+    filter, both sides have an excluded directory, and in it that of the source has an item that the other has not. If
+    the time of another directory of the same call is unusual, all of them are finished one by one.
     """
     source, copy = area / "source", area / "copy"
     for path in ("old/a/b/c", "old/a/d", "new"):
@@ -134,7 +136,12 @@ def test_items_lost_in_subtrees_that_needed_nothing_are_found(
     copy.mkdir()
     if options:
         (source / "old/a/b/excluded/a").mkdir(parents=True)
+    if is_odd:
+        (source / "old/odd").mkdir()
     subprocess.run(["cp", "-a", source / "old", copy], check=True)
+    if is_odd:
+        (source / "old/odd/file").touch()
+        os.utime(source / "old/odd", (-600_000_000, -600_000_000))
     if options:
         (source / "old/a/b/excluded/a/file").touch()
     time.sleep(5.2)  # the tolerance for differing clocks: all this is certainly older than the job

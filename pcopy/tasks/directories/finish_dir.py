@@ -67,6 +67,8 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
         earlier_mtime: the target's mtime in nanoseconds before the job wrote into it again; None if its mode had to be
             changed for that.
         action: packed action (``pack_action``) that is reported to the user for this directory.
+        checks_below: True if a resumed job must check everything below the directory, because nothing had to be done
+            there, so that no other task checks it.
     """
 
     attributes: ItemMetadata | None
@@ -75,22 +77,15 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
     is_again: bool = False
     earlier_mtime: int | None = None
     action: int = 0
+    checks_below: bool = False
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        yield from self.finish_directory(rank, result)
-
-    def finish_directory(self, rank: Rank, result: TaskResult, *, checks_below: bool = False) -> TaskSteps:
-        """Give the directory its final metadata, count it and report it.
-
-        Args:
-            checks_below: True if a resumed job must check everything below the directory, because nothing had to be
-                done there, so that no other task checks it.
-        """
+        """Give the directory its final metadata, count it and report it."""
         lost = None
         if rank.job.run > 1:
             from pcopy.tasks.directories.lost_items import lost_items_problem, warn_of_partial_files
 
-            lost = yield from lost_items_problem(rank, self.place, checks_below=checks_below)
+            lost = yield from lost_items_problem(rank, self.place, checks_below=self.checks_below)
             yield from warn_of_partial_files(rank, result, self.place)
         _finish_directory(self, rank, result, lost)
 

@@ -136,7 +136,12 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
                 parent.first_run,
                 bool(state & 4),
             )
-            finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=_action_of_state(state)))
+            finishes.append(
+                FinishDir(
+                    place, ItemMetadata(*fields), True, -1,
+                    action=_action_of_state(state), checks_below=bool(state & _HAS_COMPLETE),
+                )
+            )  # fmt: skip
         return finishes
 
     def has_all_targets(self, top: int, path: bytes) -> bool:
@@ -172,10 +177,10 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
             self._record_outcomes(result, is_done)
         if 0 not in is_done:
             return
-        for finish, done, state in zip(self.single_directory_tasks(), is_done, self.states, strict=True):
+        for finish, done in zip(self.single_directory_tasks(), is_done, strict=True):
             if not done:
                 result.set_counted_directory(finish.place.key)
-                yield from finish.finish_directory(rank, result, checks_below=bool(state & _HAS_COMPLETE))
+                yield from finish.run(rank, result)
                 yield None
         result.reset_counted_directory()
 
@@ -308,7 +313,7 @@ class SubdirectoryFinishCollector:
             is_unchanged=place.is_unchanged,
             action=finish.action,
         )
-        self._touched.add_subdirectory(name, place, attributes, state)
+        self._touched.add_subdirectory(name, place, attributes, state + finish.checks_below * _HAS_COMPLETE)
 
     def add_entered_directories(
         self, rank: Rank, entered: CopiedDirectories, unchanged: Collection[int], actions: Mapping[int, int]

@@ -19,6 +19,7 @@ from pcopy.fsio.backend.batches import ALL_LEVELS
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import (
     CREATED,
+    HAS_COMPLETE,
     IS_NEW,
     IS_OWNED_BY_OTHER_USER,
     IS_SIMPLE,
@@ -207,7 +208,10 @@ class _SubdirectoryScan:
             place, attributes = tree.place(number), tree.attributes(number)
             if not (place.is_new or rank.options.preserve.mode):  # it keeps its mode, which has allowed to enter it
                 attributes = attributes._replace(mode=attributes.mode | 0o700)
-            finish = FinishDir(place, attributes, True, -1, action=actions.get(number, int(ItemAction.COPY)))
+            finish = FinishDir(
+                place, attributes, True, -1, action=actions.get(number, int(ItemAction.COPY)),
+                checks_below=bool(entered.flags[number] & HAS_COMPLETE),
+            )  # fmt: skip
             result.set_counted_directory(place.key)
             schedule_finish_dir_task(rank, result, finish, self.finishes.add)
         for number, (names, rows) in entered.contents.items():

@@ -323,16 +323,11 @@ static int is_complete(const pk_walk *walk, const pk_level *level)
 }
 
 /* Return true if the caller needs the directory that is closed, although it is complete: to report it, or to check it in a
- * later run. A directory that is reported as changed is finished by a task of its own, which checks nothing below it. */
+ * later run. */
 static int is_kept(const pk_walk *walk)
 {
     const int flags = walk->batch->tree->flags;
-    const pk_copied *const entries = (const pk_copied *)walk->found->copies.at;
-    if (flags & PK_REPORT_ALL)
-        return 1;
-    if (walk->levels == 1)
-        return flags & PK_KEEP_ROWS;
-    return flags & PK_REPORT && !(entries[walk->level[walk->levels - 2].number].flags & PK_IS_UNCHANGED);
+    return flags & PK_REPORT_ALL || (walk->levels == 1 && flags & PK_KEEP_ROWS);
 }
 
 /* If a directory that is closed is complete, count it as finished, and do not return it. Otherwise do nothing. */
