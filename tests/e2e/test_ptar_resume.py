@@ -316,9 +316,14 @@ def test_records_written_by_only_one_rank_are_removed(tree: Path, whole: Path) -
     trace = ["strace", "-ff", "-qq", "-o", str(tree.parent / "log"), "-e", "trace=openat"]
     wrap = [HYDRA, "-n", "2", "sh", "-c", script, "sh", *trace]
     words = ("--checkpoint-interval", "60", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree")
-    done = ptar("-c", "-q", *words, wrap=wrap)
-    assert done.returncode == 0, show(done)
-    opened = "".join(log.read_text() for log in tree.parent.glob("log.*"))
+    for _ in range(5):  # on a busy machine, the first rank may have written all pieces when the other one begins
+        for log in tree.parent.glob("log.*"):
+            log.unlink()
+        done = ptar("-c", "-q", *words, wrap=wrap)
+        assert done.returncode == 0, show(done)
+        opened = "".join(log.read_text() for log in tree.parent.glob("log.*"))
+        if ".made" in opened:
+            break
     assert {*re.findall(r'"[^"]*-1-(\d)\.made", [^)]*O_CREAT', opened)} == {"1"}
     assert left(tree.parent) == []
     assert_same(whole, tree.parent / "a.tar")

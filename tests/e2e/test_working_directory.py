@@ -87,6 +87,20 @@ def test_run_as_a_module_loads_no_further_modules_from_the_working_directory(pla
     check(place, "pcopy", ["-m", "pcopy"], ranks, PYTHONPATH=str(REPOSITORY))
 
 
+_APPEARS = """
+import os, time
+real = os.execv
+def execv(*words):
+    open({place!r} + "/packages/replaced-" + str(os.getpid()), "w").close()
+    while sum(name.startswith("replaced-") for name in os.listdir({place!r} + "/packages")) < 2:
+        time.sleep(0.01)  # until the other process has loaded pcopy as well
+    if not os.path.exists({path!r}):
+        open({path!r}, "w").write({hostile!r})
+    real(*words)
+os.execv = execv
+"""
+
+
 @pytest.mark.parametrize("options", [["-m"], ["-Bm"], ["-P", "-m"]])
 def test_restarted_process_loads_no_modules_from_the_working_directory(place: Path, options: list[str]) -> None:
     """mpi4py is given an invalid library, so that the process replaces itself by one with the right library.
@@ -99,10 +113,7 @@ def test_restarted_process_loads_no_modules_from_the_working_directory(place: Pa
     packages = place / "packages"
     packages.mkdir()
     os.symlink(REPOSITORY / "pcopy", packages / "pcopy")
-    appears = f"import os\nif not os.path.exists({str(path)!r}):\n    open({str(path)!r}, 'w').write({hostile!r})\n"
-    (packages / "sitecustomize.py").write_text(
-        f"import os\nreal = os.execv\ndef execv(*words):\n    exec({appears!r})\n    real(*words)\nos.execv = execv\n"
-    )
+    (packages / "sitecustomize.py").write_text(_APPEARS.format(place=str(place), path=str(path), hostile=hostile))
     check(
         place,
         "pcopy",

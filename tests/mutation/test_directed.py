@@ -56,7 +56,7 @@ def test_second_reply_to_one_request_is_refused() -> None:
 def test_messages_of_addressed_tasks_stay_within_limit() -> None:
     spoken, _, _ = asking(1, 3)
     spoken.hear(0, AddressedTasksMessage(0, (task(1, owner=1),)))
-    said = without(spoken.run(*(NewTask(0, bytes(6 << 20), 1, owner=2) for _ in range(5))), TaskRequest)
+    said = without(spoken.run(*(NewTask(0, bytes(3 << 19), 1, owner=2) for _ in range(5))), TaskRequest)
     assert [len(message.tasks) for _, message in said if isinstance(message, AddressedTasksMessage)] == [2, 2, 1]
 
 

@@ -82,6 +82,7 @@ KINDS = {
         r"needs the stand-in: .+",
         r"no run is forked",
         r"only the C backend leaves them unchanged",
+        r"only the C backend leaves them out",
         r"pverify does not load it",
         r"its index says where the archive ends",
         r"which device --existing newer keeps is tested with the types of items",

@@ -35,6 +35,9 @@ class JobFilter(ItemSelector):
     def batch_filters(self, directory: bytes) -> BatchFilters | None:
         """Return the filters for a batch whose rows are items of a directory; None if the user has given none.
         ``directory`` is its path as patterns see it.
+
+        Limits of time that 64 bits cannot hold become the last ones that they can hold: the backend leaves items with
+        such times to the slow path.
         """
         if not self.has_filters:
             return None
@@ -47,7 +50,8 @@ class JobFilter(ItemSelector):
             "after": chosen.after, "before": chosen.before, "larger": chosen.larger_than, "smaller": chosen.smaller_than
         }  # fmt: skip
         above = directory + b"/" if directory else b""
-        return BatchFilters(self._rules, above, **{key: limit for key, limit in limits.items() if limit is not None})
+        given = {key: max(-(1 << 63), min(limit, (1 << 63) - 1)) for key, limit in limits.items() if limit is not None}
+        return BatchFilters(self._rules, above, **given)
 
     def selects_manifest_entry(self, path: bytes, kind: bytes, size: int) -> bool:
         """Return True if an entry of a manifest passes the filters. Filters of times are ignored, because a manifest
