@@ -95,9 +95,8 @@ def metadata(top: Path) -> dict[Path, tuple[object, ...]]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_each_difference_at_each_depth_is_repaired(area: Path, ranks: int) -> None:
-    require_root("give directories away")
+def make_trees_with_each_difference(area: Path) -> tuple[Path, Path]:
+    """Create ``source`` and ``copy`` in ``area``, which have each difference at each depth. Return their paths."""
     source, copy = area / "source", area / "copy"
     for name in DIFFERENCES:
         for depth in range(LEVELS):
@@ -109,6 +108,13 @@ def test_each_difference_at_each_depth_is_repaired(area: Path, ranks: int) -> No
         for depth in range(LEVELS):
             below = f"{name}/{depth}{'/below' * depth}"
             differ(source / below, copy / below)
+    return source, copy
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_difference_at_each_depth_is_repaired(area: Path, ranks: int) -> None:
+    require_root("give directories away")
+    source, copy = make_trees_with_each_difference(area)
     assert len(differences(source, copy)) > 2 * LEVELS * len(DIFFERENCES) // 3
     before = metadata(copy)
     words = ("--json", f"{source}/", copy)

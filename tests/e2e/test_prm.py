@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -17,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import RUN, Argument, Completed, pcopy, show
+from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.faults import slowed
 from tests.support.filesystems import Place, mounted
 from tests.support.oracle import snapshot
-from tests.support.processes import HANGS, background, wait_until
+from tests.support.processes import HANGS, background, peak_memory, wait_until
 from tests.support.users import NOBODY, require_root
 
 GRACE = HANGS
@@ -320,25 +319,14 @@ def test_progress_lines_name_the_remove_phase(area: Path, outside: Path) -> None
     assert {json.loads(line)["phase"] for line in progress} == {"remove"}
 
 
-def peak_memory(*words: Argument) -> int:
-    """Return the peak memory of a run with one rank, in bytes."""
-    command = [sys.executable, *RUN["prm"], "-q", "--yes", "-n", "1", *words]
-    child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0
-    assert isinstance(used, resource.struct_rusage)
-    return used.ru_maxrss << 10
-
-
 def test_memory_is_bounded_for_very_many_names(area: Path) -> None:
     for name in ("empty", "many"):
         (area / name).mkdir()
     for number in range(MANY):
         os.mknod(area / f"many/{number:0100}")
-    least = peak_memory(area / "empty")
+    least = peak_memory("prm", "--yes", area / "empty", ranks=1)
     assert (
-        peak_memory(area / "many") < least + 64 * MIB
+        peak_memory("prm", "--yes", area / "many", ranks=1) < least + 64 * MIB
     )  # the names are 10 MB; an object for each item would be far more
     assert os.listdir(area) == []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_existing_subtrees import DIFFERENCES, EARLIER, LEVELS, make_chain
+from tests.e2e.test_existing_subtrees import make_trees_with_each_difference
 from tests.support.command import Argument, succeed
 from tests.support.users import require_root
 
@@ -34,17 +34,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a source and a copy that differs in each way at each depth."""
     require_root("give directories away")
     area = tmp_path_factory.mktemp("trees")
-    source, copy = area / "source", area / "copy"
-    for name in DIFFERENCES:
-        for depth in range(LEVELS):
-            make_chain(source / name / f"{depth}")
-    for number, path in enumerate(sorted(source.rglob("*"), reverse=True)):
-        os.utime(path, ns=(EARLIER, EARLIER + number))
-    subprocess.run(["cp", "-a", source, copy], check=True)
-    for name, differ in DIFFERENCES.items():
-        for depth in range(LEVELS):
-            below = f"{name}/{depth}{'/below' * depth}"
-            differ(source / below, copy / below)
+    make_trees_with_each_difference(area)
     return area
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.command import Argument, new_token, start
+from tests.support.command import RUN, Argument, new_token, start
 from tests.support.walk import temporaries
 from tests.support.warm import TOKEN
 
@@ -169,3 +171,15 @@ def wait_for_temporary(run: Run, directory: bytes, seconds: float = HANGS) -> No
 
     assert wait_until(begun, seconds), "no temporary file was ever seen"
     assert run.process.poll() is None, f"the run ended too early: {run.process.communicate()!r}"
+
+
+def peak_memory(program: str, *words: object, ranks: int) -> int:
+    """Run a program, which must succeed. Return the peak memory in bytes of its largest process."""
+    command = [sys.executable, *RUN[program], "-q", "-n", str(ranks), *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    assert isinstance(used, resource.struct_rusage)
+    return used.ru_maxrss << 10

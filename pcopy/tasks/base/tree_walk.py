@@ -90,20 +90,27 @@ def walk_rows(
     return directory, pack_names(found.names), inodes, device or 0, max_names, depth, call_deadline(rank), filters
 
 
-def may_enter_subtrees(rank: Rank, *directories: tuple[DirectoriesBelowRoot, bytes], needs_limits: bool = True) -> bool:
+def may_enter_subtrees(
+    rank: Rank, *directories: tuple[DirectoriesBelowRoot, bytes], limits_apply_to_rows: bool = True
+) -> bool:
     """Return True if one call of the backend may process everything below the given directories, each of which is given
     by its root and its path.
 
     Return False if the backend has threads, because these can process the items of one directory in parallel. Return
     False also with a limit (--bwlimit, --oplimit), because then each item is counted against the limit, and if a file
-    system is mounted there or below. Return False with filters by age or size, which these batches do not apply, unless
-    ``needs_limits`` is False, and with any filter if each excluded item is reported.
+    system is mounted there or below. Return False with any filter if each excluded item is reported, and with filters
+    by age or size, which these batches do not apply.
+
+    Args:
+        rank: this rank.
+        directories: for each directory, its root and its path.
+        limits_apply_to_rows: False if filters by age or size do not concern the items, or if the caller applies them.
     """
     backend = rank.backend
     if not (backend.has_directory_batches and backend.runs_in_poll) or rank.throttle.is_on:
         return False
     filters = rank.shared_instance(JobFilter)
-    if filters.has_filters and (rank.reports_unchanged_items or (needs_limits and filters.tests_status)):
+    if filters.has_filters and (rank.reports_unchanged_items or (limits_apply_to_rows and filters.tests_status)):
         return False
     return not any(root.expected_mounts.has_expected_mount_at_or_below(path) for root, path in directories)
 

@@ -419,7 +419,7 @@ def _may_compare_subtrees(rank: Rank, place: Place) -> bool:
     """
     source, target = rank.sources[place.root], rank.targets[place.root]
     return not rank.copy_options.dereference and may_enter_subtrees(
-        rank, (source, place.path), (target, rank.path_below_target(place.root, place.path)), needs_limits=False
+        rank, (source, place.path), (target, rank.path_below_target(place.root, place.path)), limits_apply_to_rows=False
     )
 
 

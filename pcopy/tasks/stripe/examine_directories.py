@@ -167,4 +167,4 @@ class _LayoutWalk(TreeWalk):
 
 def can_list_subtrees(rank: Rank, place: Place) -> bool:
     """Return True if the backend may list sub-directories of ``place`` with everything below them."""
-    return may_enter_subtrees(rank, (rank.sources[place.root], place.path), needs_limits=False)
+    return may_enter_subtrees(rank, (rank.sources[place.root], place.path), limits_apply_to_rows=False)
