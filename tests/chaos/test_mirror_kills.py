@@ -35,7 +35,8 @@ def trees(area: Path) -> Path:
 
 
 IN_FLIGHT = 2
-"""Removals that a killed run may not have counted: one for each rank that was between the call and the count."""
+"""Removals that a killed run with two ranks may not have counted: one for each that was between the call and the count.
+"""
 
 
 def is_count_of(counted: int, deleted: int, number: int, runs: int = 1) -> bool:
@@ -98,7 +99,8 @@ def test_items_removed_from_the_source_between_runs_count_for_max_delete(trees: 
     env = {"XDG_STATE_HOME": str(trees / "state")}
     copy, most = trees / "copy", extras(trees / "copy")
     words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
-    stopped(trees, env, *words, number=number, until=lambda: extras(copy) < most - 20, slow=("unlinkat", 20))
+    slow = ("unlinkat", 20)
+    stopped(trees, env, *words, ranks=2, number=number, until=lambda: extras(copy) < most - 20, slow=slow)
     for directory in range(1, DIRECTORIES):
         shutil.rmtree(trees / f"source/{directory}")
     left, lost = extras(copy), (DIRECTORIES - 1) * (1 + FILES)
@@ -131,7 +133,7 @@ def test_items_counted_by_killed_runs_do_not_count_again_for_max_delete(trees: P
     copy, most = trees / "copy", extras(trees / "copy")
     words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
     slow = ("unlinkat", 20)
-    stopped(trees, env, *words, number=signal.SIGKILL, until=lambda: extras(copy) < most - 20, slow=slow)
+    stopped(trees, env, *words, ranks=2, number=signal.SIGKILL, until=lambda: extras(copy) < most - 20, slow=slow)
     left = extras(copy)
     with background(*BUSY[:2], "--resume", ranks=2, env=env, wrap=slowed(*slow)) as run:
         assert wait_until(lambda: run.process.poll() is not None or extras(copy) < left - 40)

@@ -20,6 +20,7 @@ from tests.support.filesystems import scratch, unmount
 from tests.support.oracle import differences
 from tests.support.preload import preloaded
 from tests.support.processes import wait_until
+from tests.support.traces import whole_lines
 from tests.support.users import require_root
 
 MIB = 1 << 20
@@ -95,17 +96,6 @@ class Calls:
         return [
             call for call in inside if "-examination" not in call.line
         ]  # made before the job; nothing depends on it
-
-
-def whole_lines(log: Path) -> Iterator[str]:
-    """Yield the lines of a log; a call that strace split over two lines counts at its end."""
-    begun: dict[str, str] = {}
-    for line in log.read_text(errors="replace").splitlines():
-        thread = line.split(maxsplit=1)[0]
-        if line.endswith("<unfinished ...>"):
-            begun[thread] = line.removesuffix("<unfinished ...>").rstrip()
-        else:
-            yield re.sub(r"^\d+ +<\.\.\. \w+ resumed>", lambda match: begun.pop(thread), line)  # noqa: B023
 
 
 def copied(calls: Calls, tree: Path, target: Path, *options: Argument, env: dict[str, str]) -> Completed:

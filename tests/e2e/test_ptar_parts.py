@@ -16,6 +16,7 @@ from tests.support.command import show
 from tests.support.faults import require_strace
 from tests.support.held import held
 from tests.support.oracle import differences
+from tests.support.traces import whole_lines
 from tests.support.users import is_root
 
 SIZE = 56 * MIB + 4321
@@ -75,7 +76,7 @@ def test_parts_are_written_separately_and_the_name_is_given_last(archive: Path, 
         wrap = ("strace", "-f", "-qq", "--seccomp-bpf", "-o", log, "-e", "trace=openat,openat2,renameat,renameat2")
         done = ptar("-xqf", archive, "-C", place, ranks=ranks, wrap=wrap)
         assert done.returncode == 0, show(done)
-        lines = log.read_text().splitlines()
+        lines = list(whole_lines(log))
         assert (
             sum("/large" in line or '"large"' in line for line in lines if "openat" in line and "O_CREAT" in line) == 0
         )

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Thread
 from typing import NoReturn
@@ -38,6 +38,15 @@ def state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
         return ""
+
+
+def open_files(pid: int) -> list[str]:
+    """Return what the descriptors of a process refer to, without those that it closes meanwhile."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(descriptor))
+    return found
 
 
 def started(syncer: SyncHelperProcess, directory: int) -> int:
@@ -112,8 +121,7 @@ def test_slow_file_sync_delays_no_other(syncer: SyncHelperProcess, area: Path, m
             assert order.wait_for_answer(60)
             assert order.results() == [0]
     assert syncer._process is not None
-    held = [os.readlink(link) for link in Path(f"/proc/{syncer._process.pid}/fd").iterdir()]
-    assert str(area / "file") not in held
+    assert str(area / "file") not in open_files(syncer._process.pid)
 
 
 def test_file_whose_sync_hangs_is_abandoned(

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.command import succeed
 from tests.support.faults import require_strace
+from tests.support.traces import whole_lines
 from tests.support.users import NOBODY, require_root
 
 CALLS = "openat,openat2,mkdirat,mknodat,fchown,fchmod,fchownat,fchmodat,chown,lchown,chmod,renameat,renameat2"
@@ -54,7 +55,7 @@ def calls(area: Path) -> list[Call]:
     log = area / "log"
     wrap = ["strace", "-f", "-qq", "-y", "-s", "200", "-o", log, "-e", f"trace={CALLS}"]
     succeed("-n", "1", f"{source}/", target, wrap=wrap)
-    found = (LINE.match(line) for line in log.read_text(errors="replace").splitlines())
+    found = map(LINE.match, whole_lines(log))
     return [
         Call(match[1], match[2], match[4] or "")
         for match in found

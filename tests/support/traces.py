@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.faults import require_strace
@@ -37,3 +38,18 @@ class Trace:
         pattern = re.compile(rf"^(?:{'|'.join(calls)})\(.* = (\d+)$")
         matches = (pattern.match(line) for lines in self.on(path) for line in lines)
         return sum(int(match[1]) for match in matches if match)
+
+
+def whole_lines(log: Path) -> Iterator[str]:
+    """Yield the lines of a log of ``strace -f``, without the newline.
+
+    A call that strace has split over two lines, because another process made a call meanwhile, is one line again, at
+    the place of its end.
+    """
+    begun: dict[str, str] = {}
+    for line in log.read_text(errors="replace").splitlines():
+        thread = line.split(maxsplit=1)[0]
+        if line.endswith("<unfinished ...>"):
+            begun[thread] = line.removesuffix("<unfinished ...>").rstrip()
+        else:
+            yield re.sub(r"^\d+ +<\.\.\. \w+ resumed>", lambda match: begun.pop(thread), line)  # noqa: B023
