@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.manifest import unpack_manifest_entry
 from pcopy.tasks.base.codec import decode_task
-from pcopy.tasks.base.distribution import directory_depth, rank_digesting_directory
+from pcopy.tasks.base.distribution import DEEPEST_SEPARATE_LEVEL, directory_depth, rank_digesting_directory
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
@@ -345,6 +345,43 @@ def test_every_rank_owns_a_fair_share_of_directories() -> None:
         shares = [rank_digesting_directory(path, ranks) for path in paths]
         assert min(shares.count(rank) for rank in range(ranks)) > 900 / ranks / 4
     assert rank_digesting_directory(b"", 1) == 0
+
+
+def test_directories_below_a_separate_level_have_the_rank_of_their_ancestor() -> None:
+    """So the levels of a deep chain need no phases of their own."""
+    names = [b"%d" % number for number in range(100)]
+    shares = [rank_digesting_directory(b"/".join(names[:depth]), 1 << 32) for depth in range(100)]
+    assert len({*shares[: DEEPEST_SEPARATE_LEVEL + 1]}) == DEEPEST_SEPARATE_LEVEL + 1
+    assert {*shares[DEEPEST_SEPARATE_LEVEL:]} == {shares[DEEPEST_SEPARATE_LEVEL]}
+    sibling = b"/".join([*names[: DEEPEST_SEPARATE_LEVEL - 1], b"x"])
+    assert rank_digesting_directory(sibling, 1 << 32) != shares[DEEPEST_SEPARATE_LEVEL]
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_one_rank_digests_a_level_with_everything_below_it(listed: Any, depth: int) -> None:
+    """The results name only the directories of the level itself; those below become children on the same rank."""
+    below: Tree = {b"file": b"x"}
+    for number in range(7):
+        below = {b"in": below, b"other": {b"f%d" % number: b"y"}, b"z": b"z"}
+    listing = listed(below)
+    digester = DirectoryDigester(digest_algorithm_named("xxh3-128"), Spools(), manifest_lines=True)
+    for entry in found(listing):
+        digester.add(entry.path, bundle_of(0, [(entry.name, entry.row)]))
+    parts = list(digester.digest_directories_from_depth(depth))
+    digests = {path or b".": digest for part in parts for _, path, digest, _ in part.directories}
+    expected = {
+        path: digest
+        for path, (kind, digest, _) in listing.items()
+        if kind == b"d" and (directory_depth(path) if path != b"." else 0) == depth
+    }
+    assert digests == expected
+    assert digester.manifest_lines is not None
+    lines = {
+        entry.path: entry.digest for entry in (unpack_manifest_entry(*x) for x in digester.manifest_lines.sorted())
+    }
+    expected_lines = {path: digest for path, (_, digest, _) in listing.items() if directory_depth(path) > depth}
+    assert lines == {path: digest for path, digest in expected_lines.items() if path != b"."}
+    digester.close()
 
 
 def test_directory_depth_counts_path_components() -> None:

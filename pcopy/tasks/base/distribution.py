@@ -6,6 +6,7 @@ A chunk consists of a power of two of blocks. So it is a complete subtree of the
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from itertools import cycle
@@ -30,6 +31,11 @@ MAX_CHUNKS = 1 << 16
 SPARSE_CHUNKS_PER_RANK = 16
 """Number of chunks per rank into which a file that consists mostly of holes is divided. Even a chunk that is a hole
 costs system calls and messages.
+"""
+
+DEEPEST_SEPARATE_LEVEL = 32
+"""Depth of the directories that are digested in one phase with everything below them, by one rank. Each level above has
+a phase of its own, in which its directories are distributed over all ranks.
 """
 
 _HOST_NUMBER_LIMIT = 256  # a host's number is stored in one byte; hosts with the same number are treated as one
@@ -84,11 +90,25 @@ def directory_depth(path: bytes) -> int:
     return path.count(b"/") + 1 if path else 0
 
 
+_match_highest_levels = re.compile(rb"[^/]*(?:/[^/]*){,%d}" % (DEEPEST_SEPARATE_LEVEL - 1)).match
+
+
+def highest_levels_of_path(path: bytes) -> bytes:
+    """Return the path of the ancestor of the directory ``path`` that has the depth ``DEEPEST_SEPARATE_LEVEL``. Return
+    ``path`` itself if it is not deeper.
+    """
+    found = _match_highest_levels(path)
+    assert found is not None
+    return found[0]
+
+
 def rank_digesting_directory(path: bytes, size: int) -> int:
     """Return the number of the rank that digests the directory ``path``, in a job of ``size`` ranks. If two trees are
     compared, one rank digests the directories of both trees with this path.
+
+    A directory below ``DEEPEST_SEPARATE_LEVEL`` is digested by the same rank as its ancestor of that depth.
     """
-    return zlib.crc32(path) % size
+    return zlib.crc32(highest_levels_of_path(path)) % size
 
 
 def chunk_size(requested: int, block: int, size: int, found_bytes: int, ranks: int, unit: int = 0) -> int:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import marshal
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress, groupby, islice
+from itertools import chain, compress, groupby, islice
 from operator import add
 
 from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.signature.items import DIRECTORY, FILE, SYMLINK
 
 _COUNTED_TYPES = (FILE, DIRECTORY, SYMLINK)
@@ -94,6 +95,20 @@ class DirectoryChildBundle(NamedTuple):
             digests=b"".join([self.digests[size * row : size * (row + 1)] for row in rows]),
             tallies=b"".join([self.tallies[40 * row : 40 * (row + 1)] for row in rows]),
         )
+
+
+def bundle_of_directories(side: int, directories: Iterable[tuple[bytes, bytes, DatasetCounts]]) -> DirectoryChildBundle:
+    """Return a bundle of digested ``directories`` of one directory: the name, digest and contents of each."""
+    names, digests, tallies = zip(*directories, strict=True)
+    return DirectoryChildBundle(
+        side,
+        0,
+        pack_names(names),
+        DIRECTORY * len(names),
+        bytes(8 * len(names)),
+        b"".join(digests),
+        array("Q", chain.from_iterable(tallies)).tobytes(),
+    )
 
 
 def bundles_from_records(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[DirectoryChildBundle]]:

@@ -12,24 +12,26 @@ So a rank receives messages between two parts, and no messages accumulate.
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
 
 from pcopy.engine.backlog import SpoolFileBacklog
 from pcopy.engine.task import Task
-from pcopy.fsio.backend.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import tree_order_key
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.distribution import directory_depth, rank_digesting_directory
+from pcopy.tasks.base.distribution import (
+    DEEPEST_SEPARATE_LEVEL,
+    directory_depth,
+    highest_levels_of_path,
+    rank_digesting_directory,
+)
 from pcopy.tasks.base.kind import MissingDirectories, NoteDiscardedOnResume, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import SignatureEntries
-from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle, sum_of_counts
+from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle, bundle_of_directories, sum_of_counts
 from pcopy.tasks.sign.signing import SignatureState
 
 DIRECTORIES_PER_TASK = 1024
@@ -76,7 +78,7 @@ class SendSignatureEntries(NoteDiscardedOnResume, code=51, doing="sorting the en
             for entries in note.parts:
                 shares.setdefault(rank_digesting_directory(entries.path, rank.size), []).append(entries)
         for owner, parts in shares.items():
-            result.spawn_task(SignatureEntriesNote(tuple(parts)), owner=owner)
+            result.spawn_task(SignatureEntriesNote(tuple(_with_relative_paths(parts))), owner=owner)
         if found.waiting.count:
             result.spawn_task(SendSignatureEntries(), owner=rank.number)
         else:
@@ -84,18 +86,45 @@ class SendSignatureEntries(NoteDiscardedOnResume, code=51, doing="sorting the en
 
 
 class SignatureEntriesNote(NoteDiscardedOnResume, code=52, doing="recording entries of the signature"):
-    """Message with entries of some directories (items with their digests) to the rank that owns these directories."""
+    """Message with entries of some directories (items with their digests) to the rank that owns these directories. The
+    path of each may be relative to the one before (``_with_relative_paths``).
+    """
 
     parts: tuple[SignatureEntries, ...]
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         signing = rank.shared_instance(SignatureState).digester
-        for entries in self.parts:
+        for entries in _with_full_paths(self.parts):
             bundle = DirectoryChildBundle(
                 entries.side, entries.round, entries.names, entries.kinds, entries.sizes, entries.digests
             )
             signing.add(entries.path, bundle)
             yield None
+
+
+def _with_relative_paths(parts: Iterable[SignatureEntries]) -> Iterator[SignatureEntries]:
+    """Generator: yield ``parts``; if the path of one continues the path before, or the parent of that, only the rest of
+    it follows the number of bytes that they have in common, and a zero byte.
+
+    In a chain of directories, the paths of all would take memory in proportion to the square of its depth.
+    """
+    before = b""
+    for entries in parts:
+        path, common = entries.path, len(before)
+        if not path.startswith(before):
+            common = before.rfind(b"/") + 1
+            common = common if path.startswith(before[:common]) else 0
+        yield entries._replace(path=b"%d\0%b" % (common, path[common:])) if common else entries
+        before = path
+
+
+def _with_full_paths(parts: Iterable[SignatureEntries]) -> Iterator[SignatureEntries]:
+    """Generator: yield the entries of which ``_with_relative_paths`` has made ``parts``."""
+    before = b""
+    for entries in parts:
+        common, is_relative, rest = entries.path.partition(b"\0")
+        before = before[: int(common)] + rest if is_relative else entries.path
+        yield entries._replace(path=before)
 
 
 class DeepestLevelNote(NoteDiscardedOnResume, code=53, doing="recording the depth of directories"):
@@ -120,13 +149,13 @@ class UnsentSignatureEntries:
         self.waiting = SpoolFileBacklog(rank.open_spool)
         """The entries, in a temporary file if there are many."""
         self.deepest_level = 0
-        """Depth of the deepest directory that has entries here. On rank 0, after all ranks have reported: the maximum
-        over all ranks.
+        """Depth of the deepest directory that has entries here, but no more than ``DEEPEST_SEPARATE_LEVEL``. On rank 0,
+        after all ranks have reported: the maximum over all ranks.
         """
 
     def store_entries(self, entries: SignatureEntries) -> None:
         """Store ``entries`` (items with their digests) until they are sent to the ranks that own their directories."""
-        self.deepest_level = max(self.deepest_level, directory_depth(entries.path))
+        self.deepest_level = max(self.deepest_level, directory_depth(highest_levels_of_path(entries.path)))
         self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode_task(SignatureEntriesNote((entries,))), 0))
 
     def close(self) -> None:
@@ -136,7 +165,7 @@ class UnsentSignatureEntries:
 
 class DigestDirectoriesOfDepth(NoteDiscardedOnResume, code=54, doing="digesting directories"):
     """Task that digests some of this rank's directories of one depth, and then spawns a new one for the remaining
-    directories.
+    directories. In the depth ``DEEPEST_SEPARATE_LEVEL`` it also digests everything below them.
     """
 
     depth: int
@@ -144,7 +173,11 @@ class DigestDirectoriesOfDepth(NoteDiscardedOnResume, code=54, doing="digesting 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         sign = rank.shared_instance(SignatureState)
         if sign.current_level is None:
-            sign.current_level = sign.digester.digest_directories_of_depth(self.depth)
+            sign.current_level = (
+                sign.digester.digest_directories_from_depth(self.depth)
+                if self.depth == DEEPEST_SEPARATE_LEVEL
+                else sign.digester.digest_directories_of_depth(self.depth)
+            )
         rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]] = defaultdict(list)
         differences: list[tuple[str, bytes]] = []
         rows, more = 0, False
@@ -180,10 +213,9 @@ def _send_digests_to_parent_owners(
     """
     shares: defaultdict[int, list[tuple[int, bytes, bytes, bytes, bytes]]] = defaultdict(list)
     for (side, parent), directories in rising.items():
-        names, digests, tallies = zip(*directories, strict=True)
-        numbers = array("Q", chain.from_iterable(tallies)).tobytes()
+        bundle = bundle_of_directories(side, directories)
         shares[rank_digesting_directory(parent, rank.size)].append(
-            (side, parent, pack_names(names), b"".join(digests), numbers)
+            (side, parent, bundle.names, bundle.digests, bundle.tallies)
         )
     for owner, parts in shares.items():
         result.spawn_task(DigestedDirectoriesNote(tuple(parts)), owner=owner)

@@ -27,6 +27,7 @@ from pcopy.tasks.sign.children import (
     DatasetCounts,
     DirectoryChildBundle,
     MergedDirectoryChildren,
+    bundle_of_directories,
     bundles_from_records,
     sum_of_counts,
 )
@@ -54,6 +55,11 @@ first.
 def _level_sort_key(depth: int) -> bytes:
     """Return the beginning of the sort keys of all directories of one ``depth``."""
     return (_DEPTH_ORIGIN - 1 - depth).to_bytes(4, "big")
+
+
+def _depth_in_sort_key(key: bytes) -> int:
+    """Return the depth of the directory whose sort key is ``key``."""
+    return _DEPTH_ORIGIN - 1 - int.from_bytes(key[:4], "big")
 
 
 DigestedDirectory = tuple[int, bytes, bytes, DatasetCounts]
@@ -143,13 +149,31 @@ class DirectoryDigester:
         if risen:
             risen.close()
 
+    def digest_directories_from_depth(self, depth: int) -> Iterator[DigestResult]:
+        """Digest the directories of this ``depth`` and all directories below them, the deepest first. This rank must
+        own all of these. The results contain only the directories of this ``depth``.
+        """
+        self._start_sorting()
+        deepest = depth if self._next_record is None else _depth_in_sort_key(self._next_record[0])
+        for level in range(deepest, depth, -1):
+            for digested in self.digest_directories_of_depth(level):
+                for side, path, digest, tally in digested.directories:
+                    parent, _, name = path.rpartition(b"/")
+                    self.add_directories(parent, bundle_of_directories(side, [(name, digest, tally)]))
+                yield digested._replace(directories=[])
+        yield from self.digest_directories_of_depth(depth)
+
+    def _start_sorting(self) -> None:
+        """Sort all entries when the first directory is digested."""
+        if self._sorted is None:
+            self._sorted = self._entries.sorted()
+            self._next_record = next(self._sorted, None)
+
     def _entries_of_level(self, depth: int) -> Iterator[SortRecord]:
         """Generator: yield the sorted records that were added by ``add`` for the directories of one ``depth``: the
         entries of all items but sub-directories.
         """
-        if self._sorted is None:
-            self._sorted = self._entries.sorted()
-            self._next_record = next(self._sorted, None)
+        self._start_sorting()
         level = _level_sort_key(depth)
         while self._next_record is not None and self._next_record[0][:4] == level:
             yield self._next_record
