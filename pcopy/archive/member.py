@@ -188,6 +188,7 @@ def safe_member_path(name: bytes) -> bytes:
     """
     if name.startswith(b"/"):
         name = name.lstrip(b"/")
+    name = name.removesuffix(b"/")
     if b"./" not in name and b"//" not in name and name[-1:] not in (b"/", b"."):
         if b"\0" in name:
             raise UnsafeMemberNameError("its name contains a NUL")

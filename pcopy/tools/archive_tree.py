@@ -33,6 +33,12 @@ _MEMBERS_PER_BATCH = 1024
 number of members that are read back in one batch.
 """
 
+_NAME_BYTES_PER_BATCH = 2 << 20
+"""Bytes of their names at which a batch of members is full: names of deep trees are long."""
+
+_SORT_MEMORY_BYTES = 8 << 20
+"""Bytes of memory for each of the three sorters."""
+
 
 class RemainingMember(NamedTuple):
     """A member that no later member replaces. The size in ``item`` is that of its data in the archive.
@@ -63,9 +69,11 @@ class UnpackedTree:
 
     def __init__(self, open_spool: Callable[[], BinaryIO]) -> None:
         self._open_spool = open_spool
-        self._members, self._name_marks, self._links = (ExternalSorter(open_spool) for _ in range(3))
+        self._members, self._name_marks, self._links = (
+            ExternalSorter(open_spool, _SORT_MEMORY_BYTES) for _ in range(3)
+        )
         self._records = NameRecords(1)
-        self._number = 0
+        self._number = self._name_bytes = 0
 
     def add_member(self, found: FoundMember, trouble: str) -> None:
         """Add a member of the archive. Raise ``OSError`` if temporary files cannot be written.
@@ -80,7 +88,8 @@ class UnpackedTree:
         member = found.member._replace(xattrs=(), extents=None, size=found.stored, user=b"")
         self._records.add_member(path, member, found.data, pack_member(path, member, found.data, trouble))
         self._number += 1
-        if self._number % _MEMBERS_PER_BATCH == 0:
+        self._name_bytes += len(path)
+        if self._number % _MEMBERS_PER_BATCH == 0 or self._name_bytes >= _NAME_BYTES_PER_BATCH:
             self._pass_records_to_sorters()
 
     def _pass_records_to_sorters(self) -> None:
@@ -89,7 +98,7 @@ class UnpackedTree:
         """
         for sorter, records in ((self._members, self._records.members), (self._name_marks, self._records.marks)):
             sorter.extend(records[0])
-        self._records = NameRecords(1)
+        self._records, self._name_bytes = NameRecords(1), 0
 
     def remaining_members(self) -> Iterator[RemainingMember]:
         """Yield the members that no later member replaces. Raise ``OSError`` if temporary files cannot be read or

@@ -30,6 +30,10 @@ def make_chain(top: Path, depth: int) -> None:
     os.close(here)
 
 
+def signed(top: Path, *options: str | Path) -> int:
+    return peak_memory("pverify", "--create", top / "signature", *options, top / "chain", ranks=2)
+
+
 def copied(top: Path) -> int:
     return peak_memory("pcopy", "-T", top / "chain", top / "copy", ranks=2)
 
@@ -38,7 +42,13 @@ RUNS: dict[str, Callable[[Path], int]] = {
     "pcopy": copied,
     "psync again": lambda top: copied(top) and peak_memory("psync", "-T", top / "chain", top / "copy", ranks=2),
     "pverify two trees": lambda top: copied(top) and peak_memory("pverify", top / "chain", top / "copy", ranks=2),
-    "pverify --create": lambda top: peak_memory("pverify", "--create", top / "signature", top / "chain", ranks=2),
+    "pverify --create": signed,
+    "pverify --create --manifest": lambda top: signed(top, "--manifest", top / "manifest"),
+    "pverify SIGNATURE": lambda top: signed(top) and peak_memory("pverify", top / "signature", top / "chain", ranks=2),
+    "pverify --manifest": lambda top: (
+        signed(top, "--manifest", top / "manifest")
+        and peak_memory("pverify", "--manifest", top / "manifest", top / "chain", ranks=2)
+    ),
     "pwalk": lambda top: peak_memory("pwalk", top / "chain", ranks=2),
     "pwalk -ls": lambda top: peak_memory("pwalk", top / "chain", "-ls", ranks=2),
     "pchmod": lambda top: peak_memory("pchmod", "g-w", top / "chain", ranks=2),

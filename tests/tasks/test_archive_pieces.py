@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pcopy.archive.headers import archived_sizes_of_regular_files
 from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT
-from pcopy.signature.sorting import SortRecord
+from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.descriptions import unpack_item_to_archive
+from pcopy.tasks.archive.piece_layout import ArchiveLayout, ArchivePiecesNote, ReportPieces, UnreportedPieces
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, archive_pieces_of_records
 from pcopy.tasks.archive.simple_files import SimpleFiles, holds_simple_files, unpack_simple_files
 
@@ -71,3 +75,40 @@ def test_pieces_do_not_depend_on_records(seed: int) -> None:
         assert one == other
         assert [member for piece in one for member in piece[3]] == [m for _, value in single for m in members_of(value)]
         assert all(len(piece[3]) == piece[1] <= PIECE_MEMBERS and piece[2] < PIECE_BYTES + 70_000 for piece in one)
+
+
+class LayingOut:
+    """What the tasks of the layout use of a rank and of the result of a task."""
+
+    number = 1
+
+    def __init__(self, records: list[SortRecord]) -> None:
+        pieces = archive_pieces_of_records(iter(records), spans_directories=False)
+        self.unreported = SimpleNamespace(pieces=pieces)
+        self.layout = SimpleNamespace(pieces=ExternalSorter(io.BytesIO))
+        self.spawned: list[Any] = []
+
+    def shared_instance(self, kind: type) -> Any:
+        return {UnreportedPieces: self.unreported, ArchiveLayout: self.layout}[kind]
+
+    def program_options(self, _: type) -> Any:
+        return SimpleNamespace(resumes=False)
+
+    def spawn_task(self, task: Any, *, owner: int) -> None:
+        self.spawned.append(task)
+
+
+def test_keys_of_a_chain_take_few_bytes_in_a_message_and_arrive_complete() -> None:
+    """The paths of a chain of directories grow with the square of its depth."""
+    paths = [b""] + [b"/".join([b"d"] * depth) for depth in range(1, 600)]
+    paths += [path + b"/x" for path in paths[1:]]
+    files = (files_of(path, [b"file"], 5) for path in paths)
+    records = sorted(each.file_description_in_row(0).record_for_sorting for each in files)
+    rank: Any = LayingOut(records)
+    ReportPieces().run(rank, rank)
+    notes = [task for task in rank.spawned if isinstance(task, ArchivePiecesNote)]
+    assert sum(len(key) for key, _ in records) > 500_000
+    assert sum(len(note.keys) for note in notes) < 50_000
+    while rank.spawned:
+        rank.spawned.pop().run(rank, rank)
+    assert [key for key, _ in rank.layout.pieces.sorted()] == [key for key, _ in records]

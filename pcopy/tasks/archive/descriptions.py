@@ -115,8 +115,10 @@ def item_sort_key(root: int, path: bytes, name: bytes) -> bytes:
 
 
 def directory_part_of_key(key: bytes) -> bytes:
-    """Return the part of a record's key that all items of one directory share."""
-    return key.partition(b"\0\0")[0]
+    """Return the part of a record's key that all items of one directory share. Its end is searched from the end of the
+    key, since the path may be long.
+    """
+    return key[: key.rindex(b"\0\0")]
 
 
 def size_of_record_in_archive(value: bytes) -> int:
@@ -143,6 +145,8 @@ class MemberDescriber:
         self._preserve = rank.options.preserve
         self._readable = rank.shared_instance(ReadPermissions)
         self._root_paths = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
+        self._root_prefixes = [name_in_archive(path, b"x")[:-1] for path in self._root_paths]
+        """What stands before the path of an item below each PATH in its name in the archive."""
         numeric = rank.program_options(ArchiveOptions).numeric_owner
         self._user, self._group = (_empty_owner_name, _empty_owner_name) if numeric else (user_name, group_name)
         self.known_owners: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -198,8 +202,8 @@ class MemberDescriber:
         uid, gid = rows.uid[row], rows.gid[row]
         self.learn_owner(uid, gid)
         member = ArchiveMember(
-            name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link,
-            device,
+            self._root_prefixes[root] + below if below else name_in_archive(self._root_paths[root], b""),
+            kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
             (), extents, self._user(uid), self._group(gid),
         )  # fmt: skip
         member, shortcoming = self._member_with_xattrs(member, directory, entry)
@@ -213,8 +217,8 @@ class MemberDescriber:
         """Return what stands before the name of an item of the directory ``place`` in the archive: its path, ending
         with a slash.
         """
-        below = place.path + b"/x" if place.path else b"x"
-        return name_in_archive(self._root_paths[place.root], below)[:-1]
+        prefix = self._root_prefixes[place.root]
+        return b"%b%b/" % (prefix, place.path) if place.path else prefix
 
     def owner_names(self, found: FoundItems) -> dict[tuple[int, int], tuple[bytes, bytes]]:
         """Return the names of users and groups of all ``found`` items: a pair of names for each pair of uid and gid."""

@@ -30,7 +30,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
-MEMBER_SORT_MEMORY_BYTES = 32 << 20
+MEMBER_SORT_MEMORY_BYTES = 16 << 20
 """Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
 MAX_SIMPLE_BYTES = 8 << 20
 """Bytes of records of simple files (regular files without xattrs, links and holes) of one directory that are kept in

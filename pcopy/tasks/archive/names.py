@@ -420,17 +420,32 @@ class ConflictingNames(dict[bytes, NumberPairs]):
 
     def __init__(self, _: object = None) -> None:
         super().__init__()
+        self._lengths: list[int] = []
+        """Lengths of the paths, in ascending order, each once."""
+
+    def __setitem__(self, path: bytes, stretches: NumberPairs) -> None:
+        super().__setitem__(path, stretches)
+        at = bisect_left(self._lengths, len(path))
+        if self._lengths[at : at + 1] != [len(path)]:
+            self._lengths.insert(at, len(path))
+
+    def _ancestors_with_conflicts(self, path: bytes) -> Iterator[bytes]:
+        """Generator: yield the directories above ``path`` that are conflicting paths, the deepest first. Few of the
+        directories above a long path are looked up: those whose lengths conflicting paths have.
+        """
+        for length in reversed(self._lengths):
+            if path[length : length + 1] == b"/" and (above := path[:length]) in self:
+                yield above
 
     def may_affect(self, path: bytes, names: Iterable[bytes], members: Iterable[MemberToExtract]) -> bool:
         """Return True if a conflict of names can concern the directory ``path`` or the items in it. That is so if one
         of the conflicting paths is this directory, a directory above it, or one of its items (``names`` or
         ``members``).
         """
-        above = path
-        while above:
-            if above in self:
-                return True
-            above = above.rpartition(b"/")[0]
+        if not self:
+            return False
+        if (path and path in self) or any(self._ancestors_with_conflicts(path)):
+            return True
         start = path + b"/" if path else b""
         return any(start + name in self for name in (*names, *(each.name for each in members)))
 
@@ -440,11 +455,12 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         Raise ``Problem`` if the member cannot be extracted: a member that is a file has the name of a directory above
         it, or its own name is that of a directory with members in it.
         """
+        if not self:
+            return False
         is_directory = each.member.kind == DIRECTORY
         path = each.path if is_directory or not each.path else each.path + b"/" + each.name
         path = path or each.name
-        above = path
-        while above := above.rpartition(b"/")[0]:
+        for above in self._ancestors_with_conflicts(path):
             begin, end = self._last_range_as_file_before(above, each.at)
             if begin < each.at < end:
                 raise Problem("extract", 0, text=f"a file has the name of the directory {printable_path(above)}")

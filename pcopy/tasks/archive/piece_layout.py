@@ -31,15 +31,19 @@ from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import length_of_common_prefix
 
 MIN_OFFSET_DISTANCE = 1 << 20
 """Smallest distance, in bytes, between two offsets in the index of the archive."""
+
+PIECE_SORT_MEMORY_BYTES = 8 << 20
+"""Bytes of memory in which rank 0 sorts the pieces of all ranks. If they take more, they are in a temporary file."""
 
 PIECES_PER_NOTE = 1024
 """Largest number of pieces that one message describes."""
 
 _KEY_BYTES_PER_NOTE = 256 << 10
-"""Bytes of keys at which a message about pieces is full: keys of deep directories are long."""
+"""Bytes of keys, as they are sent, at which a message about pieces is full: keys of deep directories are long."""
 
 _MEMBER_BYTES_PER_TASK = 64 << 10
 """Bytes of packed members at which a task that writes pieces is full: names in deep directories are long."""
@@ -52,13 +56,16 @@ class ReportPieces(TaskWithoutDirectory, code=134, doing="laying out members", i
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        keys, sizes, digests, key_bytes = list[bytes](), array("Q"), b"", 0
+        keys, sizes, digests, key_bytes = list[tuple[int, bytes]](), array("Q"), b"", 0
+        before = b""
         for piece in rank.shared_instance(UnreportedPieces).pieces:
-            keys.append(piece.key)
+            common = length_of_common_prefix(before, piece.key)
+            keys.append((common, piece.key[common:]))
+            before = piece.key
             sizes.append(piece.size)
             if rank.program_options(ArchiveOptions).resumes:
                 digests += digest_of_descriptions(map(unpack_members, piece.packed_members))
-            key_bytes += len(piece.key)
+            key_bytes += len(piece.key) - common
             if len(keys) >= PIECES_PER_NOTE or key_bytes >= _KEY_BYTES_PER_NOTE:
                 result.spawn_task(ReportPieces(), owner=rank.number)
                 break
@@ -82,7 +89,8 @@ class ArchivePiecesNote(TaskWithoutDirectory, code=135, doing="recording pieces"
 
     Fields:
       sender: the number of the rank that sends it.
-      keys: the key of the first member of each piece, packed.
+      keys: the key of the first member of each piece, packed: the number of bytes at its beginning that it has in
+          common with the key before, and the rest.
       sizes: the bytes of each piece in the archive, as numbers of 8 bytes.
       digests: a digest of the descriptions of the members of each piece, one behind the other; empty unless an
           interrupted run may have written some pieces.
@@ -96,7 +104,11 @@ class ArchivePiecesNote(TaskWithoutDirectory, code=135, doing="recording pieces"
     def run(self, rank: Rank, result: TaskResult) -> None:
         placement = rank.shared_instance(ArchiveLayout)
         owner, digest_size = self.sender.to_bytes(4, "big"), len(self.digests) // (len(self.sizes) // 8)
-        for number, (key, length) in enumerate(zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True)):
+        key = b""
+        for number, ((common, rest), length) in enumerate(
+            zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True)
+        ):
+            key = key[:common] + rest
             digest = self.digests[number * digest_size : (number + 1) * digest_size]
             placement.pieces.add(key, owner + length.to_bytes(8, "big") + digest)
 
@@ -107,7 +119,7 @@ class ArchiveLayout:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.pieces = ExternalSorter(rank.open_spool)
+        self.pieces = ExternalSorter(rank.open_spool, PIECE_SORT_MEMORY_BYTES)
         self.size = 0
         """Bytes of the whole archive; of a compressed one, before compression."""
         self.members_end = 0

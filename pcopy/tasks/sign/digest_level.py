@@ -30,7 +30,7 @@ from pcopy.tasks.base.kind import MissingDirectories, NoteDiscardedOnResume, Tas
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import SignatureEntries
+from pcopy.tasks.base.values import SignatureEntries, length_of_common_prefix
 from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle, bundle_of_directories, sum_of_counts
 from pcopy.tasks.sign.signing import SignatureState
 
@@ -103,17 +103,12 @@ class SignatureEntriesNote(NoteDiscardedOnResume, code=52, doing="recording entr
 
 
 def _with_relative_paths(parts: Iterable[SignatureEntries]) -> Iterator[SignatureEntries]:
-    """Generator: yield ``parts``; if the path of one continues the path before, or the parent of that, only the rest of
-    it follows the number of bytes that they have in common, and a zero byte.
-
-    In a chain of directories, the paths of all would take memory in proportion to the square of its depth.
+    """Generator: yield ``parts``; if the path of one begins like the path before, only its rest follows the number of
+    bytes that they have in common, and a zero byte.
     """
     before = b""
     for entries in parts:
-        path, common = entries.path, len(before)
-        if not path.startswith(before):
-            common = before.rfind(b"/") + 1
-            common = common if path.startswith(before[:common]) else 0
+        path, common = entries.path, length_of_common_prefix(before, entries.path)
         yield entries._replace(path=b"%d\0%b" % (common, path[common:])) if common else entries
         before = path
 

@@ -153,7 +153,7 @@ class DirectoryDigester:
         """Digest the directories of this ``depth`` and all directories below them, the deepest first. This rank must
         own all of these. The results contain only the directories of this ``depth``.
         """
-        self._start_sorting()
+        self._sorted_entries()
         deepest = depth if self._next_record is None else _depth_in_sort_key(self._next_record[0])
         for level in range(deepest, depth, -1):
             for digested in self.digest_directories_of_depth(level):
@@ -163,21 +163,21 @@ class DirectoryDigester:
                 yield digested._replace(directories=[])
         yield from self.digest_directories_of_depth(depth)
 
-    def _start_sorting(self) -> None:
-        """Sort all entries when the first directory is digested."""
+    def _sorted_entries(self) -> Iterator[SortRecord]:
+        """Return the iterator over all sorted entries but ``_next_record``, which comes before them."""
         if self._sorted is None:
             self._sorted = self._entries.sorted()
             self._next_record = next(self._sorted, None)
+        return self._sorted
 
     def _entries_of_level(self, depth: int) -> Iterator[SortRecord]:
         """Generator: yield the sorted records that were added by ``add`` for the directories of one ``depth``: the
         entries of all items but sub-directories.
         """
-        self._start_sorting()
-        level = _level_sort_key(depth)
+        records, level = self._sorted_entries(), _level_sort_key(depth)
         while self._next_record is not None and self._next_record[0][:4] == level:
             yield self._next_record
-            self._next_record = next(self._sorted, None)
+            self._next_record = next(records, None)
 
     def _digest_directory(self, path: bytes, bundles: Iterator[DirectoryChildBundle]) -> Iterator[DigestResult]:
         """Generator: digest the directory ``path``, whose entries are in ``bundles``, and yield the results."""
