@@ -38,6 +38,8 @@ _CHARACTER_CLASSES = {
     b"xdigit": "0-9A-Fa-f",
 }
 """Character classes as git defines them, independent of the locale."""
+NAME_BEGIN = rb"(?:\A|/)"
+"""Beginning of regular expressions that are compared with names, not with whole paths."""
 MAX_PATTERN_BYTES = 4096
 """Maximum length in bytes of a pattern in a file (PATH_MAX). If a line is longer, the file is refused: it is no list of
 patterns.
@@ -112,8 +114,8 @@ def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
     regex = "".join(part if part == _DEEP else part + "/" for part in above)
     if last in (_STAR, _DEEP):
         last = last.removesuffix(_STAR) + _ANY + "+"
-    regex = (r"\A" if pattern.matches_paths else r"(?:\A|/)") + regex + last
-    return (regex + (r"/\Z" if pattern.matches_directories_only else r"/?\Z")).encode(), pattern.excludes
+    regex += last + (r"/\Z" if pattern.matches_directories_only else r"/?\Z")
+    return (rb"\A" if pattern.matches_paths else NAME_BEGIN) + regex.encode(), pattern.excludes
 
 
 def pattern_rules(patterns: Sequence[bytes]) -> bytes:

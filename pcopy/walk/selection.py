@@ -62,9 +62,6 @@ class ItemSelector:
         self.select = select
         self.has_filters = select.has_filters
         self._groups = _compiled_patterns(select.patterns) if select.patterns else ()
-        """Groups of successive patterns of the user, as (True if they exclude, regular expression). The last patterns
-        come first, since the last one that matches decides.
-        """
         self._after, self._before = select.after, select.before
         self._larger, self._smaller = select.larger_than, select.smaller_than
         self.tests_status = select.has_age_limit or select.has_size_limit
@@ -74,7 +71,17 @@ class ItemSelector:
         """Return True if the user's patterns exclude the path; one of a directory ends with a slash. Directories above
         it are not considered.
         """
-        return next((excludes for excludes, pattern in self._groups if pattern.search(path)), False)
+        return self._excludes_beginning(path, len(path))
+
+    def _excludes_beginning(self, path: bytes, end: int) -> bool:
+        """Return True if the user's patterns exclude the first ``end`` bytes of ``path``, which are the path of a
+        directory above it or ``path`` itself.
+        """
+        name_begin = max(0, path.rfind(b"/", 0, end - 1))
+        for group in self._groups:
+            if group.regex.match(path, 0 if group.matches_paths else name_begin, end):
+                return group.excludes
+        return False
 
     def excludes_as_any_type(self, path: bytes) -> bool:
         """Return True if the user's patterns exclude ``path`` (without a slash at its end) both as a file and as a
@@ -88,9 +95,7 @@ class ItemSelector:
         """
         if not self._groups:
             return False
-        parts = path.rstrip(b"/").split(b"/")
-        above = (b"/".join(parts[:depth]) + b"/" for depth in range(1, len(parts)))
-        return any(map(self.excludes_path, above)) or self.excludes_path(path)
+        return any(self._excludes_beginning(path, found.end()) for found in re.finditer(rb"/|\Z", path))
 
     def selects_directory(self, path: bytes) -> bool:
         """Return True if the user's patterns do not exclude the directory ``path`` (without a slash at its end)."""
@@ -153,14 +158,33 @@ class ItemSelector:
         ]
 
 
-def _compiled_patterns(patterns: Sequence[bytes]) -> Sequence[tuple[bool, re.Pattern[bytes]]]:
-    """Return the user's patterns as regular expressions. Successive patterns that all exclude, or all include, form a
-    group: (True if they exclude, one regular expression for all patterns of the group). The last group comes first.
-    """
-    from pcopy.walk.patterns import translate_gitignore_pattern
+class _PatternGroup(NamedTuple):
+    """Successive patterns of the user, as one regular expression.
 
-    rules = [translate_gitignore_pattern(pattern) for pattern in reversed(patterns)]
-    return [
-        (excludes, re.compile(b"|".join(b"(?:%b)" % regex for regex, _ in group), re.DOTALL))
-        for excludes, group in groupby(rules, itemgetter(1))
-    ]
+    Fields:
+        excludes: True if all of them exclude, False if all of them include.
+        matches_paths: True if they are compared with whole paths; False if with the last name of a path, and the slash
+            before it.
+        regex: matches what one of the patterns matches.
+    """
+
+    excludes: bool
+    matches_paths: bool
+    regex: re.Pattern[bytes]
+
+
+def _compiled_patterns(patterns: Sequence[bytes]) -> list[_PatternGroup]:
+    """Return the user's patterns in groups, the last group first, since the last pattern that matches decides.
+
+    Patterns for names have groups of their own: to search a long path for names would take time at each of its bytes.
+    """
+    from pcopy.walk.patterns import NAME_BEGIN, translate_gitignore_pattern
+
+    groups, rules = list[_PatternGroup](), map(translate_gitignore_pattern, reversed(patterns))
+    for excludes, found in groupby(rules, itemgetter(1)):
+        regexes = [b"(?:%b)" % regex for regex, _ in found]
+        for matches_paths in (False, True):
+            chosen = [regex for regex in regexes if regex.startswith(b"(?:" + NAME_BEGIN) != matches_paths]
+            if chosen:
+                groups.append(_PatternGroup(excludes, matches_paths, re.compile(b"|".join(chosen), re.DOTALL)))
+    return groups
