@@ -39,8 +39,10 @@ DEFERRED_COUNTERS: dict[int, int] = {
 phase is left out.
 """
 
-_DEFERRED_COUNTER_INDICES = frozenset(DEFERRED_COUNTERS.values())
-"""Counters that only say whether a later phase has any task. They are not recorded for directories."""
+_COUNTERS_WITHOUT_LABEL = frozenset((*DEFERRED_COUNTERS.values(), TO_DELETE, DELETED))
+"""Counters that are not recorded for directories: those that only say whether a later phase has any task, and those of
+deletions. Items that were deleted remain counted, and a resumed job counts anew those that are to be deleted.
+"""
 
 _FAILURE_COUNTERS = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
 """Counters of failures and warnings. A task that increases one of them also has a message about it for the user."""
@@ -150,18 +152,16 @@ class TaskCounts:
         for label, elsewhere in self._other_directories.items():
             for counter, number in elsewhere.items():
                 here[counter] -= number
-            yield (
-                label,
-                tuple(
-                    each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DEFERRED_COUNTER_INDICES
-                ),
-            )
-        if self._place is not None:
-            yield directory_counts_label(self._place), _nonzero_counts(here)
+            if share := tuple(
+                each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _COUNTERS_WITHOUT_LABEL
+            ):
+                yield label, share
+        if self._place is not None and (share := _recorded_counts(here)):
+            yield directory_counts_label(self._place), share
 
 
-def _nonzero_counts(numbers: list[int]) -> tuple[tuple[int, int], ...]:
-    """Return pairs (index of the counter, number) for all ``numbers`` that are not 0, without the counters that only
-    say whether a later phase has any task.
+def _recorded_counts(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    """Return pairs (index of the counter, number) for all ``numbers`` that are not 0 and are recorded for
+    directories.
     """
-    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DEFERRED_COUNTER_INDICES)
+    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _COUNTERS_WITHOUT_LABEL)

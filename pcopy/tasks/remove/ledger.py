@@ -29,6 +29,11 @@ Waiter = tuple[int, int, int]
 NO_WAITER: Waiter = (-1, -1, -1)
 """Value of ``waiter`` of a task for a PATH of the command line: no rank waits until the PATH has been removed."""
 
+MAX_RELATIVE_BYTES = 1024
+"""Bytes of a path relative to another one from which on the ledger stores the paths below it relative to it: with
+fewer, more steps are needed to make a whole path; with more, more memory.
+"""
+
 
 class RemovalEndedNote(TaskWithoutDirectory, code=83, doing="recording removals in"):
     """Message to a rank that waits until sub-directories have been removed: the task for one of them, or for some, is
@@ -69,6 +74,33 @@ class AwaitingRemoval(Protocol):
         """Called when all parts have ended. ``has_remaining`` is True if any item was not removed."""
 
 
+class RelativePath:
+    """The path of a directory, stored relative to that of a directory above it. A ledger may have an entry for each
+    directory of a deep tree, whose full paths would together take memory in proportion to the square of its depth.
+    """
+
+    __slots__ = ("_above", "_path")
+
+    def __init__(self, path: bytes, above: RelativePath | None = None) -> None:
+        """Store ``path``, which is relative to ``above``."""
+        self._path = path
+        self._above = above
+
+    def path_of(self, name: bytes) -> RelativePath:
+        """Return the path of the item ``name`` in the directory."""
+        if len(self._path) < MAX_RELATIVE_BYTES:
+            return RelativePath(self._path + b"/" + name, self._above)
+        return RelativePath(name, self)
+
+    def full_path(self) -> bytes:
+        """Return the whole path."""
+        parts, path = list[bytes](), self
+        while path._above is not None:
+            parts.append(path._path)
+            path = path._above
+        return b"/".join((path._path, *reversed(parts)))
+
+
 class _WaitingRemoval(NamedTuple):
     """A task or directory (``part``) that is finished when all directories that were found in it were removed or have
     failed. ``has_remaining`` is True if an item of it was not removed.
@@ -102,6 +134,12 @@ class RemovalLedger(CompletionLedger[int, _WaitingRemoval, RemovalEndedNote]):
         ``part`` itself has left an item.
         """
         self.open(waiter[1], _WaitingRemoval(part, has_remaining), parts, result)
+
+    def awaiting_part(self, waiter: Waiter) -> AwaitingRemoval | None:
+        """Return the part that waits for the tasks with this ``waiter``; None if it does not wait on this rank."""
+        owner, number, run = waiter
+        is_here = (owner, run) == (self._rank.number, self._rank.job.run) and number in self.awaited
+        return self.awaited[number].opened.part if is_here else None
 
     def notify(self, waiter: Waiter, result: TaskResult, *, has_remaining: bool) -> None:
         """Record that a task with this ``waiter`` is complete: notify the rank that waits for it. Do nothing if no rank

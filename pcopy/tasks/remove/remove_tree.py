@@ -57,7 +57,7 @@ from pcopy.tasks.base.tree_walk import (
 )
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.directories.access import regrant_owner_access
-from pcopy.tasks.remove.ledger import RemovalLedger, Waiter
+from pcopy.tasks.remove.ledger import AwaitingRemoval, RelativePath, RemovalLedger, Waiter
 from pcopy.tasks.remove.protected import listing_without_protected_names
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.stop_deletion import DeletionState
@@ -106,6 +106,10 @@ class _RemovalTask(DirectoryTask):
         ranks. ``has_remaining`` is True if any item was not removed.
         """
         self.notify_waiter(rank, result, has_remaining=has_remaining)
+
+    def part_to_await(self, ledger: RemovalLedger) -> AwaitingRemoval:
+        """Return what the ledger contains while this task waits for others. (It finishes this task.)"""
+        return self
 
     def notify_waiter(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
         """Notify the rank that waits for this task that it is complete; do nothing if no rank waits in this run.
@@ -164,6 +168,9 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
     is_empty: bool = False
     keeps_directory: bool = False
 
+    def part_to_await(self, ledger: RemovalLedger) -> AwaitingRemoval:
+        return _DirectoryAwaitingRemoval(self, ledger.awaiting_part(self.waiter))
+
     def remove(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Remove the contents, and then the directory itself unless other tasks still remove something in it. Notify
         the waiting rank.
@@ -182,7 +189,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
                     (waiter,) = ledger.new_waiters(1)
                     make_task = partial(RemoveNamedItems, self.place, waiter)
                     _, parts = yield from spawn_tasks_for_names(rank, result, listing, make_task, needs_all=True)
-                    ledger.open_entry(waiter, self, parts, result)
+                    ledger.open_entry(waiter, self.part_to_await(ledger), parts, result)
                     return
                 yield from rank.throttle.charge_limits_and_wait(operations=2 * listing.name_count)
             except Problem as problem:
@@ -262,6 +269,26 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
             self._finish_kept_directory(rank, result, has_remaining=has_remaining)
         else:
             rank.shared_instance(RemovalLedger).add_emptied_directory(self._replace(is_empty=True), result)
+
+
+class _DirectoryAwaitingRemoval:
+    """A directory (``task``) in the ledger that is removed when everything in it was removed. Its path is stored
+    relative to that of the directory above it, if that waits on this rank, too (``above``).
+    """
+
+    __slots__ = ("_task", "path")
+
+    def __init__(self, task: RemoveDir, above: AwaitingRemoval | None) -> None:
+        path, parent = task.place.path, task.parent.path
+        self.path = RelativePath(path)
+        if isinstance(above, _DirectoryAwaitingRemoval) and above.path.full_path() == parent:
+            self.path = above.path.path_of(os.path.basename(path))
+        self._task = task._replace(place=task.place._replace(path=b""), parent=task.parent._replace(path=b""))
+
+    def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
+        task, path = self._task, self.path.full_path()
+        place, parent = task.place._replace(path=path), task.parent._replace(path=os.path.dirname(path))
+        task._replace(place=place, parent=parent).finish_after_contents(rank, result, has_remaining=has_remaining)
 
 
 class RemoveDirs(RemoveNamedItems, code=86, doing="removing directories of", is_note=False):
@@ -538,7 +565,7 @@ class _RemainingDirectories:
         if number > 1 or has_remaining or isinstance(part, RemoveDir):
             ledger = rank.shared_instance(RemovalLedger)
             (waiter,) = ledger.new_waiters(1)
-            ledger.open_entry(waiter, part, number, result, has_remaining=has_remaining)
+            ledger.open_entry(waiter, part.part_to_await(ledger), number, result, has_remaining=has_remaining)
         for place, keeps_directory in self.alone:
             task = RemoveDir(place, waiter, self._place, keeps_directory=keeps_directory)
             result.spawn_task(task, SCAN_COST, expands=True)
