@@ -13,7 +13,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import lru_cache
 from typing import Any
 
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
@@ -31,7 +30,12 @@ from pcopy.tasks.base.kind import TaskKind
 from pcopy.text import printable_path
 
 MAX_REMEMBERED_DIRECTORIES = 1 << 16
-"""Number of cleared directories that are remembered, so that a directory which many tasks name is listed only once."""
+"""Number of cleared directories that are remembered, so that a directory which many tasks name is listed only once.
+
+When there are more, all are forgotten; that only costs time.
+"""
+MAX_REMEMBERED_BYTES = 4 << 20
+"""Bytes of the paths of remembered directories from which on all are forgotten: the paths of a deep tree are long."""
 
 _MISSING_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors of open(2) after which a directory counts as missing: it was removed, or replaced by a file or a symbolic
@@ -90,7 +94,6 @@ class TemporaryFileRemover:
     """Removes the temporary files of one job from its destination; lists each directory only once.
 
     The methods take a directory as the number of its root (source and target pair), and its path below the source.
-    ``remove_files_in`` removes the files in one directory, and does nothing for a directory that was cleared before.
     """
 
     def __init__(self, job: StoredJob, tell: PrintMessage) -> None:
@@ -100,7 +103,8 @@ class TemporaryFileRemover:
         self._stack = ExitStack()
         self.close = self._stack.close
         self._opened: dict[bytes, DirectoriesBelowRoot] = {}
-        self.remove_files_in = lru_cache(MAX_REMEMBERED_DIRECTORIES)(self._remove_files_in_directory)
+        self._cleared = set[tuple[int, bytes]]()
+        self._cleared_bytes = 0
 
     def remove_temporary_files_of_task(self, task: TaskKind, *, first: bool) -> None:
         """Remove the temporary files that ``task``, a remaining task, has left, or that tasks spawned by it have left.
@@ -116,11 +120,27 @@ class TemporaryFileRemover:
 
         The directory is given by the number of its root (source and target pair) and its path below the source.
         """
-        waiting = [path]
+        self.remove_files_in(root, path)
+        waiting = [self._names_of_subdirectories(root, path)]  # of ``path`` and of each directory above it
         while waiting:
-            path = waiting.pop()
-            self.remove_files_in(root, path)
-            waiting += (os.path.join(path, name) for name in self._names_of_subdirectories(root, path))
+            if waiting[-1]:
+                path = os.path.join(path, waiting[-1].pop())
+                self.remove_files_in(root, path)
+                waiting.append(self._names_of_subdirectories(root, path))
+            else:
+                path = os.path.dirname(path)
+                waiting.pop()
+
+    def remove_files_in(self, root: int, path: bytes) -> None:
+        """Remove the temporary files in one directory; do nothing if that was done before."""
+        if (root, path) in self._cleared:
+            return
+        if len(self._cleared) >= MAX_REMEMBERED_DIRECTORIES or self._cleared_bytes >= MAX_REMEMBERED_BYTES:
+            self._cleared.clear()
+            self._cleared_bytes = 0
+        self._cleared.add((root, path))
+        self._cleared_bytes += len(path)
+        self._remove_files_in_directory(root, path)
 
     def _remove_files_in_directory(self, root: int, path: bytes) -> None:
         """Remove the temporary files in one directory; report errors, and ignore a missing directory.

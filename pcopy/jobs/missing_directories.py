@@ -319,44 +319,41 @@ class MissingDirectoryRepair:
             places: the directories in this order; the second value is True if only notes (tasks that bring data to a
                 rank) name it.
         """
-        ancestors: list[Place] = []  # opened directories that contain the next place, the innermost last
+        opened = _OpenedAncestors()
         failed: bytes | None = None
         for place, is_idle in places:
             if failed is not None and _is_path_in_directory(place.path, failed):
                 continue
-            while ancestors and not _is_path_in_directory(place.path, ancestors[-1].path):
-                ancestors.pop()
+            opened.keep_those_containing(place.path)
             try:
                 targets.open(self._roots[place.root].path_below_target(place.path), place.target_id)
             except Problem as problem:
                 failed = place.path
                 if problem.errno == errno.ENOENT:
-                    failed = self._record_removed_directory(targets, place, ancestors)
+                    failed = self._record_removed_directory(targets, place, opened.innermost)
                 elif problem.errno in _DIRECTORY_REPLACED_ERRORS:
                     self._count_replaced_directory(place)
                     if is_idle:
                         self._idle.append(place)
             else:
-                ancestors.append(place)
+                opened.add(place)
                 failed = None
 
-    def _record_removed_directory(
-        self, targets: DirectoriesBelowRoot, place: Place, ancestors: Sequence[Place]
-    ) -> bytes:
+    def _record_removed_directory(self, targets: DirectoriesBelowRoot, place: Place, innermost: Place | None) -> bytes:
         """Record the uppermost removed directory that is or contains ``place``, and return its path.
 
         If its parent is on another file system than ``place`` was, record ``place`` as replaced instead.
 
         Args:
             targets: opens directories below the target of the root.
-            ancestors: directories above ``place`` that could be opened, the innermost last.
+            innermost: the nearest directory above ``place`` that was opened; None if there is none.
         """
         path = place.path
         while path:
             above = path.rpartition(b"/")[0]
             try:
-                if ancestors and ancestors[-1].path == above:
-                    parent = ancestors[-1]
+                if innermost is not None and innermost.path == above:
+                    parent = innermost
                 else:
                     identity = targets.identity_of_directory(
                         self._roots[place.root].path_below_target(above), created_by_job=False
@@ -424,6 +421,33 @@ class MissingDirectoryRepair:
             for kind, count, what in found
             if count
         ]
+
+
+class _OpenedAncestors:
+    """The directories above the current one that were opened. Their paths are beginnings of the path of the innermost
+    one, and are not stored: in a deep tree, all of them together would be too long.
+    """
+
+    def __init__(self) -> None:
+        self._path = b""
+        self._places: list[tuple[int, Place]] = []
+        """Length of the path of each directory, and the directory without its path; the innermost last."""
+
+    @property
+    def innermost(self) -> Place | None:
+        """The innermost directory; None if there is none."""
+        return self._places[-1][1]._replace(path=self._path) if self._places else None
+
+    def add(self, place: Place) -> None:
+        """Add a directory that lies below the innermost one."""
+        self._path = place.path
+        self._places.append((len(place.path), place._replace(path=b"")))
+
+    def keep_those_containing(self, path: bytes) -> None:
+        """Drop the directories that do not contain ``path``."""
+        while self._places and not _is_path_in_directory(path, self._path):
+            self._places.pop()
+            self._path = self._path[: self._places[-1][0]] if self._places else b""
 
 
 def _more_directories_text(number: int) -> str:
