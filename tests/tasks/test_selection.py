@@ -229,3 +229,14 @@ def test_without_name_patterns_parent_directories_are_not_examined() -> None:
     began = time.process_time()
     assert not any(selection.excludes_path_or_ancestor(path) for _ in range(1000))
     assert time.process_time() - began < 1  # examining each parent directory would take many seconds
+
+
+def test_names_are_compared_without_a_search_of_the_whole_path() -> None:
+    """A directory of a chain of 20,000 directories is examined, and whether one above it is excluded."""
+    path = b"/".join([b"d"] * 20_000) + b"/"
+    selection = ItemSelector(ItemFilters((b"*.o", b"!keep*", b"/top/x", b"[a-c]*")))
+    began = time.process_time()
+    assert not any(selection.excludes_path(path) for _ in range(20_000))
+    assert not selection.excludes_path_or_ancestor(path)
+    assert time.process_time() - began < 3  # to search each path would take longer than a minute
+    assert selection.excludes_path_or_ancestor(b"d/" * 9_000 + b"b/" + path)
