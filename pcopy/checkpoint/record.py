@@ -37,6 +37,11 @@ _LABEL_OVERHEAD_BYTES = 512
 _BYTES_PER_LABEL_IN_COLUMNS = 256
 """Estimated size in bytes of the counts of one label in ``CountsOfLabels``, when the record is made."""
 
+_MIN_PREFIX_BYTES = 1024
+"""Bytes of a label from which on it is packed as a prefix, without what it has in common with the one before: the
+labels of a deep tree are long.
+"""
+
 _PACKED_TASK_ID = struct.Struct(">IIQ")
 
 
@@ -402,12 +407,19 @@ class TaskRecordCollector:
             self._counts[index] += counts[index]
         for each in shares:
             if isinstance(each, CountsOfLabels):
-                packed = self._packer.pack_share(each)
-                self._tables.append(packed)
-                self.memory_bytes += len(packed[1]) + len(each.labels)
-                self.memory_bytes += len(each.columns[0]) * _BYTES_PER_LABEL_IN_COLUMNS
-            else:
+                self._add_table(each)
+            elif len(each[0]) < _MIN_PREFIX_BYTES or not each[1]:
                 self._add_share(*each)
+            else:
+                counters, numbers = zip(*each[1], strict=True)
+                self._add_table(CountsOfLabels(each[0], b"", counters, tuple((number,) for number in numbers)))
+
+    def _add_table(self, share: CountsOfLabels) -> None:
+        """Add counts under many labels, or under one long label, which is their prefix."""
+        packed = self._packer.pack_share(share)
+        self._tables.append(packed)
+        self.memory_bytes += len(packed[1]) + len(share.labels)
+        self.memory_bytes += len(share.columns[0]) * _BYTES_PER_LABEL_IN_COLUMNS
 
     def _add_share(self, label: bytes, share: tuple[tuple[int, int], ...]) -> None:
         """Add counts under a label."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -343,6 +344,23 @@ def test_columns_of_labels_are_recorded_as_columns() -> None:
     assert window.take_record(2).shares == () and window.memory_bytes == 0
     window.add_done_task((2, 0, 7), (), (), others[:1])
     assert window.take_record(3).shares == ((0, b"0/up/b/", b"c", (7,), ((2,),)),)
+
+
+def test_long_labels_are_recorded_without_what_they_have_in_common() -> None:
+    """Each directory of a chain is counted by a task of its own, on the way down and on the way up."""
+    window = TaskRecordCollector(3, 2, 8)
+    down = [(b"0" + b"/directory" * depth, ((4, 1), (7, 2))) for depth in range(2000)]
+    shares = [*down, *reversed(down)]
+    for share in shares:
+        window.add_done_task((2, 0, UNRECORDED), (), (), [share])
+    whole = sum(len(label) for label, _ in shares)
+    assert window.memory_bytes < whole // 20
+    packed = b"".join(window.take_record(1).pickles())
+    assert len(packed) < whole // 20
+    summed = Counter[tuple[bytes, int]]()
+    for label, counts in labelled_counts(unpack_task_record(packed)[2]):
+        summed.update({(label, counter): number for counter, number in counts})
+    assert summed == {(label, counter): 2 * number for label, counts in down for counter, number in counts}
 
 
 @given(SHARES)
