@@ -88,7 +88,7 @@ class LayingOut:
         self.layout = SimpleNamespace(pieces=ExternalSorter(io.BytesIO))
         self.spawned: list[Any] = []
 
-    def shared_instance(self, kind: type) -> Any:
+    def shared_instance(self, kind: type[object]) -> Any:
         return {UnreportedPieces: self.unreported, ArchiveLayout: self.layout}[kind]
 
     def program_options(self, _: type) -> Any:
