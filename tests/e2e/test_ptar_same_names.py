@@ -80,6 +80,23 @@ def cases_of(paths: Sequence[str]) -> set[int]:
     return {int(path.split("/")[0]) for path in paths}
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_large_files_beside_conflicts_of_names(ranks: int, tmp_path: Path) -> None:
+    """A file above 1 MiB is left to a task of its own; that one must extract it."""
+    members = [("d/x", b"file"), ("d/large", bytes(1_048_577)), ("d/x/", b""), ("d/x/large", bytes(2_000_000))]
+    with tarfile.open(tmp_path / "a.tar", "w") as stream:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE, len(data)
+            stream.addfile(info, BytesIO(data))
+    place = tmp_path / "place"
+    place.mkdir()
+    done = ptar("-x", "-f", tmp_path / "a.tar", "-C", place, ranks=ranks)
+    assert done.returncode == 0, show(done)
+    sizes = {path.relative_to(place).as_posix(): path.stat().st_size for path in place.rglob("*") if path.is_file()}
+    assert sizes == {"d/large": 1_048_577, "d/x/large": 2_000_000}
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_last_member_of_a_name_wins(ranks: int, archive: Path, tmp_path: Path) -> None:
     place, other, errors = tmp_path / "place", tmp_path / "other", tmp_path / "errors"

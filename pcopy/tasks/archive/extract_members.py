@@ -197,8 +197,9 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         result.count(counts.SKIPPED, self.superseded)
         rivals = rank.shared_instance(ConflictingNames)
         if rivals and rivals.may_affect(path, simple.names, members):
-            members = list(_members_without_conflicts(rivals, [*members, *simple.members(path)], result))
-            simple = NO_SIMPLE_MEMBERS
+            every = [*members, *simple.members(path)]
+            members, simple = list(_members_without_conflicts(rivals, every, result)), NO_SIMPLE_MEMBERS
+            has_begun |= len(members) < len(every)
         if rank.options.dry_run:
             preview_extracted_members(rank, result, [*members, *simple.members(path)])
             return
@@ -226,7 +227,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
                 len(remaining.not_started) * CALL_COST,
             )
         members += simple.selected_members(remaining.slow_path).members(path)
-        has_begun |= bool(remaining.has_tried or has_directory or self.superseded or rivals)
+        has_begun |= bool(remaining.has_tried or has_directory or self.superseded)
         yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
 
 
