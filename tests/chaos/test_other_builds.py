@@ -109,7 +109,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     143: ("ReadArchiveSpan", "start end"),
     144: ("FoundMembersNote", "records"),
     145: ("SpawnExtractTasks", ""),
-    146: ("ExtractMembers", "values superseded path names simple_members"),
+    146: ("ExtractMembers", "values superseded path names simple_members is_leaf"),
     147: ("CreateExtractedHardLinks", "values"),
     149: ("ExtractedDirectoryToFinishLastNote", "value"),
     154: ("CompareMemberNames", ""),

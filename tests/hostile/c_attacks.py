@@ -307,6 +307,14 @@ def _for_root(*names: str) -> Callable[[Stage], None]:
     return prepare
 
 
+def _packed_for_root(stage: Stage) -> None:
+    """An archive of two directories with files that only root's group may read, besides root."""
+    _for_root("inner/victim", "other")(stage)
+    with tarfile.open(stage.lair / "a.tar", "w") as archive:
+        for name in ("inner", "more"):
+            archive.add(stage.source / "inner", name)
+
+
 def _gives_acl(stage: Stage, _name: str) -> None:
     os.setxattr(stage.target, DEFAULT_ACL, acl(7, 7, 7, {NOBODY: 7}))
 
@@ -506,6 +514,8 @@ C_ATTACKS = (
            paths=_archive),
     Attack("a new directory becomes one with a default ACL", _for_root("inner/victim"), MKDIR, _target_becomes("own"),
            harm=_can_be_read),
+    Attack("a new directory becomes one with a default ACL in ptar", _packed_for_root, MKDIR, _target_becomes("own"),
+           UNPACK, _can_be_read, program="ptar", paths=_unpacked),
     Attack("a directory gets a default ACL before another is created in it", _for_root("inner/victim"),
            Window("mkdir", "inner", TARGET), _gives_acl, harm=_can_be_read),
     Attack("a directory gives its group to new files", _for_root("one", "two"), Window("create", "*", TARGET, 2),

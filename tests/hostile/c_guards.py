@@ -115,7 +115,7 @@ ROWS = (
     Row(("NEW_DIRECTORY_MODE",), ("a new directory is read before it is finished",), UMASK, (NO_UMASK,)),
     Row(
         ("NEW_DIRECTORY_OWNER", "NEW_DIRECTORY_ACL"),
-        ("a new directory becomes one with a default ACL",),
+        ("a new directory becomes one with a default ACL", "a new directory becomes one with a default ACL in ptar"),
         "either keeps the files of such a directory for the slow path, which removes inherited ACLs",
     ),
     Row(("NEW_DIRECTORY_ACL",), ("a directory gets a default ACL before another is created in it",)),

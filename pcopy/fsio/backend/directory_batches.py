@@ -58,6 +58,8 @@ class DirectoryBatchSettings(NamedTuple):
         reports_all: True if files that are skipped are reported, too, and all directories are returned. Then there must
             be no filters.
         filters: the filters of the user; None if there are none. Excluded items are skipped.
+        finishes_by_path: True if whatever directory has a path is finished: inode numbers and marks are not compared.
+            Those with an ACL or other extended attributes get ``SLOW_PATH``.
     """
 
     source_device: int
@@ -77,6 +79,7 @@ class DirectoryBatchSettings(NamedTuple):
     reports_changes: bool = False
     reports_all: bool = False
     filters: BatchFilters | None = None
+    finishes_by_path: bool = False
 
 
 class PresentDirectoryStatus(NamedTuple):

@@ -1,5 +1,5 @@
-"""Batches for tar archives whose members lie in many directories: one describes subtrees as members, the other reads
-members. Only the C backend has them.
+"""Batches for tar archives whose members lie in many directories: one describes subtrees as members, one reads members,
+one unpacks them. Only the C backend has them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, BatchResult, FileOperationBatch
+from pcopy.fsio.backend.columns import ItemStatusColumns
 from pcopy.fsio.backend.walk_batches import WalkBatch, WalkResult
 
 
@@ -125,3 +126,66 @@ class ReadTarMembersBatch(FileOperationBatch[ReadTarMembersResult]):
 
     def __len__(self) -> int:
         return len(self.runs)
+
+
+IS_MEMBER, IS_LEAF = 1, 2
+"""Flags of a directory of an ``UnpackDirectoriesBatch``: a member describes it; nothing but the files of the batch is
+created in it, so that it gets its metadata at once.
+"""
+
+
+class UnpackDirectoriesResult(BatchResult):
+    """The result of ``UnpackDirectoriesBatch``.
+
+    ``directory_codes`` has the code of each directory: ``DONE`` if it has its metadata, ``DECIDE_AGAIN`` if the caller
+    has to finish it. ``file_codes`` has that of each file: ``DONE``, or ``LACKS_METADATA`` if it was created with
+    another owner, which this process may not change. The code of items that are left to the caller is 0.
+    """
+
+    directory_codes: bytes = b""
+    file_codes: bytes = b""
+
+
+class UnpackDirectoriesBatch(FileOperationBatch[UnpackDirectoriesResult]):
+    """Create directories, and small files in them from contents and metadata in memory. Missing directories above them
+    are created, too.
+
+    Fields:
+        directory: descriptor of the directory from which the paths lead.
+        device: its st_dev; directories with another one are left to the caller.
+        packed_paths: paths of the directories, each followed by a zero byte. Best is an order in which a directory is
+            followed by those below it.
+        flags: ``IS_MEMBER`` and ``IS_LEAF`` of each directory.
+        directories: columns with mode, owner, group and mtime of the directories, and in ``links`` the number of files
+            in each.
+        packed_names: names of the files, directory by directory, each followed by a zero byte.
+        files: columns with mode, owner, group, mtime and size of the files (``CREATION_COLUMNS``).
+        contents: the contents of all files, in one memory area.
+        offsets: the offset in ``contents`` at which each file begins.
+        deadline: time (``time.monotonic``) after which no further directory is begun.
+    """
+
+    row_kind = "members of subtrees"
+
+    directory: int
+    device: int
+    packed_paths: bytes
+    flags: bytes
+    directories: ItemStatusColumns
+    packed_names: bytes
+    files: ItemStatusColumns
+    contents: bytes
+    offsets: array[int]
+    deadline: float
+
+    @property
+    def names(self) -> bytes:
+        """The name that a report of a slow operation shows: the first one on the path of the first directory."""
+        return self.packed_paths.partition(b"\0")[0].partition(b"/")[0]
+
+    @property
+    def directory_descriptors(self) -> tuple[int, ...]:
+        return (self.directory,)
+
+    def __len__(self) -> int:
+        return 1

@@ -221,6 +221,7 @@ def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:
         (common.returns_complete_rows, _lib.PK_KEEP_ROWS),
         (common.reports_changes, _lib.PK_REPORT),
         (common.reports_all, _lib.PK_REPORT_ALL),
+        (common.finishes_by_path, _lib.PK_BY_PATH),
     )
     tree = _ffi.new("pk_tree *")
     tree.source_device, tree.target_device = common.source_device, common.target_device

@@ -19,6 +19,8 @@ from pcopy.fsio.backend.member_batches import (
     DescribeMembersResult,
     ReadTarMembersBatch,
     ReadTarMembersResult,
+    UnpackDirectoriesBatch,
+    UnpackDirectoriesResult,
 )
 from pcopy.fsio.backend.native_batches import (
     OWNER_STRUCT,
@@ -28,6 +30,8 @@ from pcopy.fsio.backend.native_batches import (
     raise_unexpected_deferral,
 )
 from pcopy.fsio.backend.native_walk import NativeWalkBatch
+from pcopy.fsio.close import is_mtime_set_on_close
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, has_capability
 
 _ffi, _lib = _native.ffi, _native.lib
 
@@ -98,6 +102,60 @@ class NativeReadTarMembersBatch(NativeBatch):
         mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
 
 
+class NativeUnpackDirectoriesBatch(NativeBatch):
+    """A batch that unpacks directories and the small files in them (``UnpackDirectoriesBatch``), as a C structure."""
+
+    def __init__(self, settings: BackendSettings, batch: UnpackDirectoriesBatch) -> None:
+        number, files = len(batch.flags), len(batch.offsets)
+        # One row for all; the other elements of the columns are for the files.
+        self._unpack_result = UnpackDirectoriesResult(BatchOutcomeColumns(max(1, files)))
+        super().__init__(_lib.PK_UNPACK, batch, self._unpack_result, raise_unexpected_deferral)
+        rows, to = batch.directories, self.batch
+        of_directories, of_files = (rows.mode, rows.uid, rows.gid, rows.links, rows.mtime), batch.files
+        columns_of_files = (of_files.mode, of_files.uid, of_files.gid, of_files.mtime, of_files.size)
+        ends = map(int.__add__, batch.offsets, of_files.size)
+        if (
+            {batch.packed_paths.count(b"\0"), *map(len, of_directories)} != {number}
+            or {batch.packed_names.count(b"\0"), sum(rows.links), *map(len, columns_of_files)} != {files}
+            or max(ends, default=0) > len(batch.contents)
+            or batch.packed_paths[-1:] + batch.packed_names[-1:] not in (b"\0", b"\0\0")
+        ):
+            raise ValueError("a directory or a file lacks a name, a value or its contents")
+        to.rows, to.finished, to.umask = 1, number, settings.umask
+        to.wanted.mode, to.wanted.uid, to.wanted.gid, to.wanted.links = (
+            self.column_pointer("uint32_t[]", column) for column in of_directories[:4]
+        )
+        to.wanted.mtime = self.column_pointer("int64_t[]", rows.mtime)
+        to.given.mode, to.given.uid, to.given.gid = (
+            self.column_pointer("uint32_t[]", column) for column in columns_of_files[:3]
+        )
+        to.given.mtime = self.column_pointer("int64_t[]", of_files.mtime)
+        to.given.size = self.column_pointer("uint64_t[]", of_files.size)
+        to.plans, to.prefixes = (
+            self.column_pointer("uint8_t[]", batch.flags),
+            self.column_pointer("char[]", batch.packed_paths),
+        )
+        to.paths, to.arena = (
+            self.column_pointer("char[]", batch.packed_names),
+            self.column_pointer("uint8_t[]", batch.contents),
+        )
+        to.offsets = self.column_pointer("uint64_t[]", batch.offsets)
+        self._codes = bytearray(number + files)
+        to.outcomes = self.column_pointer("uint8_t[]", self._codes)
+        to.flags = native_batch_flags(settings)
+        to.flags |= 0 if has_capability(CAP_CHOWN) else _lib.PK_EXCUSED
+        to.flags |= _lib.PK_LATE if is_mtime_set_on_close.get(batch.device) else 0
+        to.tree = self._tree = _ffi.new("pk_tree *")
+        self._tree.target_device, self._tree.user = batch.device, os.geteuid()
+        self._tree.flags = _lib.PK_POWERFUL if has_capability(CAP_DAC_OVERRIDE) else 0
+        self._tree.deadline = max(0, int(batch.deadline * 1e9))
+
+    def fill_in_batch_result(self) -> None:
+        number = self.batch.finished
+        self._unpack_result.directory_codes = bytes(self._codes[:number])
+        self._unpack_result.file_codes = bytes(self._codes[number:])
+
+
 def _can_others_write(directory: int) -> bool:
     """Return True if another user may create or replace names in the open ``directory``, or if that cannot be found
     out.
@@ -119,5 +177,7 @@ def native_member_batch(settings: BackendSettings, batch: FileOperationBatch[Any
     """Return an object that has a batch about members of an archive as a C structure, and its result."""
     if isinstance(batch, DescribeMembersBatch):
         return NativeDescribeMembersBatch(settings, batch)
+    if isinstance(batch, UnpackDirectoriesBatch):
+        return NativeUnpackDirectoriesBatch(settings, batch)
     assert isinstance(batch, ReadTarMembersBatch)
     return NativeReadTarMembersBatch(batch)

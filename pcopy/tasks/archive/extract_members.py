@@ -42,12 +42,14 @@ from pcopy.tasks.archive.members_to_extract import (
     MemberToExtract,
     SimpleMemberColumns,
     directory_place_in_target,
+    is_packed_directory,
     is_packed_simple_member,
 )
 from pcopy.tasks.archive.names import ConflictingNames, DirectoryMembers
 from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.archive.phases import MAKE_LINKS, UNPACK, UNPACK_AGAIN
 from pcopy.tasks.archive.replaced_items import ExistingDirectories
+from pcopy.tasks.archive.small_directories import can_unpack_directories, unpack_directories
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction, unpack_action
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
@@ -94,7 +96,7 @@ def _tasks_for_several_directories(tasks: Iterable[ExtractMembers]) -> Iterator[
     """
     group, members, size = list[ExtractMembers](), 0, 0
     for task in tasks:
-        of_task, bytes_of_task = task.member_count, len(task.values) + sum(task.simple_columns().sizes)
+        of_task, bytes_of_task = task.member_count, len(task.values) + task.simple_bytes
         if group and (members + of_task > MAX_MEMBERS_PER_TASK or size + bytes_of_task > EXTRACT_BATCH_BYTES):
             yield _combined_task(group)
             group, members, size = [], 0, 0
@@ -115,6 +117,9 @@ def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
     some of the others.
     """
     names, values, others = found.names, found.values, found.superseded
+    if len(values) == 1 and is_packed_directory(values[0]):
+        yield ExtractMembers(marshal.dumps(values), others, found.path, b"", b"", found.is_leaf)
+        return
     rest = list[bytes]()
     if any(map(itemgetter(0), values)):
         rest = [value for value in values if not is_packed_simple_member(value)]
@@ -128,7 +133,8 @@ def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
         some = simple.selected_members(part) if len(part) < len(simple) else simple
         packed = marshal.dumps([rest[at] for at in of_rest])
-        yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
+        is_leaf = found.is_leaf and len(some) == len(simple) and len(of_rest) == len(rest)
+        yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed, is_leaf)
         others = 0
 
 
@@ -155,6 +161,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
       names: the names of the simple members (regular files whose headers state only name, mode, owner, mtime and size),
           packed.
       simple_members: the simple members, packed.
+      is_leaf: True if nothing else than these members is created in the directory.
 
     If a job stops, its tasks are dropped where they have yielded, and the counts of a dropped task are lost. So a task
     that has created something does not yield any more: it leaves the remaining members to a new task.
@@ -165,6 +172,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
     path: bytes
     names: bytes
     simple_members: bytes
+    is_leaf: bool = False
 
     def subject(self) -> None:
         return None
@@ -174,6 +182,11 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         """Number of members to be extracted."""
         return len(marshal.loads(self.values)) + len(self.simple_members) // (8 * SIMPLE_MEMBER_WORDS)
 
+    @property
+    def simple_bytes(self) -> int:
+        """Number of bytes of the contents of the simple members."""
+        return sum(self.simple_columns().sizes) if self.simple_members else 0
+
     def other_members(self) -> list[MemberToExtract]:
         """Return the members that are not simple."""
         return [MemberToExtract.unpack(value, self.path) for value in marshal.loads(self.values)]
@@ -181,6 +194,10 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
     def simple_columns(self) -> SimpleMemberColumns:
         """Return the simple members as columns."""
         return SimpleMemberColumns(unpack_names(self.names, len(self.simple_members)), self.simple_members)
+
+    def task_for_files(self, simple: SimpleMemberColumns) -> ExtractMembers:
+        """Return a task that extracts the members ``simple`` of this task, and no others."""
+        return _remaining_task(self.path, [], simple)
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         directories = list[MemberToExtract]()
@@ -242,16 +259,19 @@ class ExtractDirectories(TaskKind, code=190, doing="unpacking", is_note=False):
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        """Run the tasks one after the other. After ``_SLICE_SECONDS``, or if the job is being stopped, leave the
-        remaining ones to a new task.
+        """Let the backend create what it can, and run the tasks for the rest one after the other. After
+        ``_SLICE_SECONDS``, or if the job is being stopped, leave the remaining ones to a new task.
         """
         directories, until = list[MemberToExtract](), time.monotonic() + _SLICE_SECONDS
-        for number, each in enumerate(self.tasks):
+        tasks, has_begun = list(self.tasks), False
+        if can_unpack_directories(rank, result):
+            tasks, has_begun = yield from unpack_directories(rank, result, tasks, directories, until)
+        for number, each in enumerate(tasks):
             if number and (time.monotonic() > until or rank.stop_reason is not None):
-                rest = list(self.tasks[number:])
+                rest = tasks[number:]
                 result.spawn_task(_combined_task(rest), sum(each.member_count for each in rest) * CALL_COST)
                 break
-            yield from each.extract(rank, result, directories, has_begun=number > 0)
+            yield from each.extract(rank, result, directories, has_begun=has_begun or number > 0)
         spawn_directory_finish_tasks(rank, result, directories)
 
 

@@ -6,9 +6,25 @@ created in it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
+from pcopy.archive.member import path_order_key
+from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import apply_item_metadata, can_inherit_acl
+from pcopy.fsio.backend.columns import (
+    EARLIEST_TIME,
+    INODE_COLUMN,
+    LATEST_TIME,
+    ItemStatusColumns,
+    OutcomeCode,
+    column_of_zeros,
+)
+from pcopy.fsio.backend.directory_batches import (
+    DIRECTORY_METADATA_COLUMNS,
+    DirectoryBatchSettings,
+    FinishDirectoriesBatch,
+)
 from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
@@ -17,9 +33,10 @@ from pcopy.tasks.archive.open_archive import extracted_member_metadata, owner_id
 from pcopy.tasks.archive.phases import FINISH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import ArchiveOptions
-from pcopy.tasks.base.kind import TaskKind, TaskWithoutDirectory
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank, SetSharedByTasks
 from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.directories.finish_dirs import DIRECTORIES_PER_ROW
 from pcopy.tasks.directories.scan_dir import can_enter_with_mode
 
 
@@ -50,9 +67,51 @@ class FinishExtractedDirectories(TaskKind, code=191, doing="finishing", is_note=
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> None:
-        for value in self.values:
-            finish_extracted_directory(rank, result, MemberToExtract.unpack(value))
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        members = sorted(map(MemberToExtract.unpack, self.values), key=lambda member: path_order_key(member.path))
+        simple = [each for each in members if _is_simple(each)] if rank.backend.has_directory_batches else []
+        finished = set[bytes]()
+        if simple:
+            codes = yield from _finish_simple_directories(rank, simple)
+            finished = {each.path for each, code in zip(simple, codes, strict=True) if code == OutcomeCode.DONE}
+        for each in members:
+            if each.path not in finished:
+                finish_extracted_directory(rank, result, each)
+
+
+def _is_simple(each: MemberToExtract) -> bool:
+    """Return True if the backend may apply the metadata of the directory ``each``."""
+    member = each.member
+    return bool(each.path) and not (each.problem_text or member.xattrs) and EARLIEST_TIME < member.mtime < LATEST_TIME
+
+
+def _finish_simple_directories(rank: Rank, members: list[MemberToExtract]) -> TicketGenerator[bytes]:
+    """Let the backend apply the metadata of the directories ``members``, which are sorted by path. Return the
+    ``OutcomeCode`` of each.
+    """
+    try:
+        root = rank.targets[0].open(b"")
+        device = status_of_open_item(root).st_dev
+    except Problem:  # the slow path meets the error again, and reports it
+        return bytes(len(members))
+    lookup = owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner)
+    wanted, number = [extracted_member_metadata(lookup, each.member) for each in members], len(members)
+    rows = ItemStatusColumns(number, DIRECTORY_METADATA_COLUMNS | INODE_COLUMN)
+    rows.mode, rows.uid, rows.gid = (array("I", column) for column in list(zip(*wanted, strict=True))[:3])
+    rows.atime, rows.mtime = (array("q", column) for column in list(zip(*wanted, strict=True))[3:5])
+    batch = FinishDirectoriesBatch(
+        root,
+        root,
+        column_of_zeros("Q", number),
+        b"\0".join([each.path for each in members]),
+        rows,
+        bytes(number),
+        b"\1" * number,
+        DirectoryBatchSettings(device, device, finishes_by_path=True),
+        DIRECTORIES_PER_ROW if rank.backend.runs_in_poll else 1,
+    )
+    finished = yield from rank.execute_batch(batch)
+    return finished.codes
 
 
 class ExtractedDirectoryToFinishLastNote(TaskWithoutDirectory, code=149, doing="finishing"):

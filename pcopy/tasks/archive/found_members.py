@@ -98,6 +98,7 @@ class MemberRecordDistributor:
             if directory in records.marked_parents:
                 records.marked_directories.difference_update(path_in_sort_key(key[:-17]) for key in keys[begin:end])
             records.mark_parent_directories(directory, offset_in_sort_key(keys[begin]))
+            records.record_parents(directory)
             records.members[records.owning_rank_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
 
     def _add_simple_directory(self, path: bytes, key: bytes, value: bytes) -> None:
@@ -106,6 +107,7 @@ class MemberRecordDistributor:
         records.marked_directories.discard(path)
         records.mark_parent_directories(path.rpartition(b"/")[0], offset)
         records.mark_as_directory(path, offset)
+        records.record_parents(path)
         records.members[records.owning_rank_of(path)].append((key, value))
 
     def handle_archive_damage(self, damage: ArchiveDamage) -> None:
@@ -172,6 +174,7 @@ class MemberRecordDistributor:
         if is_simple:
             attributes = extracted_member_metadata(self._lookup, member)
             value = pack_simple_member(found.data, member, attributes.uid, attributes.gid)
+        self._records.record_parents(path if member.kind == DIRECTORY else path.rpartition(b"/")[0])
         self._records.add_member(
             path, member, found.data, value or pack_member(path, member, found.data, found.problem_text)
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import CreateSmallFilesBatch, CreateSmallFilesResult
+from pcopy.fsio.backend.batches import CreateSmallFilesBatch, CreateSmallFilesResult, FileOperationBatch
 from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
@@ -21,7 +21,7 @@ from pcopy.tasks.archive.members_to_extract import SimpleMemberColumns, director
 from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
-from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.rank import M, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo
 
@@ -63,7 +63,7 @@ def make_simple_members(
     """
     archive, throttle, remaining = rank.shared_instance(OpenedArchive), rank.throttle, UncreatedMemberRows()
     most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_bytes_per_task_step()))
-    for start, end in _row_ranges_close_in_archive(simple, most):
+    for start, end in row_ranges_close_in_archive(simple.data_offsets, simple.sizes, most):
         if remaining.has_tried and (throttle.is_on or rank.backend.runs_in_poll):
             # The task would have to wait. If the job stopped meanwhile, what was created would not be counted.
             remaining.not_started += range(start, len(simple))
@@ -82,7 +82,7 @@ def make_simple_members(
             continue
         names = simple.names[start:end]
         offsets = array("Q", [place - begin for place in simple.data_offsets[start:end]])
-        made = yield from _run_create_batch(
+        made = yield from run_batch_at_once(
             rank, CreateSmallFilesBatch(directory, pack_names(names), rows, contents, offsets, inherits)
         )
         remaining.has_tried = True
@@ -95,24 +95,24 @@ def make_simple_members(
     return remaining
 
 
-def _row_ranges_close_in_archive(simple: SimpleMemberColumns, most: int) -> Iterator[tuple[int, int]]:
-    """Generator: divide the rows of ``simple`` into ranges of members that stand close together in the archive, and
-    yield the first row and the end of each range. The members of a range are read with one call.
+def row_ranges_close_in_archive(places: Sequence[int], sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Generator: divide members into ranges of rows that stand close together in the archive, and yield the first row
+    and the end of each range. The members of a range are read with one call. ``places`` are the offsets of their
+    contents in the archive, in ascending order, ``sizes`` the bytes of the contents.
 
     Such a range spans at most ``most`` bytes of the archive, and contains no gap above ``_MAX_READ_GAP``.
     """
-    places, sizes = simple.data_offsets, simple.sizes
     start, gap = 0, _MAX_READ_GAP
-    for row in range(1, len(simple)):
+    for row in range(1, len(places)):
         before = places[row - 1] + sizes[row - 1]
         if places[row] + sizes[row] - places[start] > most or places[row] - before > gap:
             yield start, row
             start = row
-    if len(simple):
-        yield start, len(simple)
+    if places:
+        yield start, len(places)
 
 
-def _run_create_batch(rank: Rank, batch: CreateSmallFilesBatch) -> TicketGenerator[CreateSmallFilesResult]:
+def run_batch_at_once(rank: Rank, batch: FileOperationBatch[M]) -> TicketGenerator[M]:
     """Let the backend run ``batch``, and return its result.
 
     If the backend has no threads, the task does not yield meanwhile, so that everything that was created is counted
@@ -123,7 +123,7 @@ def _run_create_batch(rank: Rank, batch: CreateSmallFilesBatch) -> TicketGenerat
         try:
             next(steps)
         except StopIteration as end:
-            made: CreateSmallFilesResult = end.value
+            made: M = end.value
             return made
     return (yield from steps)
 

@@ -24,7 +24,7 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from typing import BinaryIO
 
 from pcopy.archive.member import DIRECTORY, HARD_LINK_MEMBER, ArchiveMember, NumberPairs, safe_member_path
@@ -51,6 +51,8 @@ ArchiveRange = tuple[int, int]
 """A range of the archive: the offset at which it begins, and the offset at which it ends."""
 _MARKED_LEVELS = 64
 """A member marks at most this number of directories above itself as directories."""
+LEAF_LEVELS = 64
+"""Paths of leaves (directories without subdirectories) have at most this number of components."""
 _ITEMS_PER_SLICE = 1024
 """Number of names, marks or links after which a generator yields None, so that its caller can do other work."""
 
@@ -70,6 +72,8 @@ class NameRecords:
         """Directories for which a mark ``HAS_MEMBER_BELOW`` was added already, so that no other one is needed."""
         self.marked_parents = set[bytes]()
         """Directories that contain at least one of ``marked_directories``."""
+        self._parents = set[bytes]()
+        """Directories of which a record says that they contain a directory."""
 
     def add_member(self, path: bytes, member: ArchiveMember, at: int, value: bytes) -> None:
         """Add a record of ``member``, which is extracted to ``path``, and the marks of names that it causes: for the
@@ -108,6 +112,20 @@ class NameRecords:
         """
         directory, _, last = path.rpartition(b"/")
         self.marks[self.owning_rank_of(directory)].append((member_sort_key(directory, last, at), mark))
+
+    def record_parents(self, directory: bytes) -> None:
+        """Record of the directories above ``directory`` that they contain a directory. It is recorded of those whose
+        paths have up to ``LEAF_LEVELS`` components. The record is an empty one that precedes the members of the
+        directory.
+        """
+        if directory.count(b"/") > LEAF_LEVELS:
+            directory = b"/".join(directory.split(b"/", LEAF_LEVELS + 1)[: LEAF_LEVELS + 1])
+        while directory:
+            directory = directory.rpartition(b"/")[0]
+            if directory in self._parents:
+                return
+            self._parents.add(directory)
+            self.members[self.owning_rank_of(directory)].append((member_sort_key(directory, b"", 0), b""))
 
     def mark_parent_directories(self, directory: bytes, at: int) -> None:
         """Mark ``directory``, which contains a member at the offset ``at``, and those above it as directories.
@@ -182,7 +200,7 @@ def name_conflicts(
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
         while name is not None and name < member_name:
-            yield from _MembersWithSameName(path_in_sort_key(name), iter(())).conflicts_with_name_uses(name_marks)
+            yield from _links_to_missing_name(name, name_marks)
             name, name_marks = next(marked, (None, iter(())))
         if name is None:
             return
@@ -190,8 +208,21 @@ def name_conflicts(
             yield from _MembersWithSameName(path_in_sort_key(name), same_name).conflicts_with_name_uses(name_marks)
             name, name_marks = next(marked, (None, iter(())))
     while name is not None:
-        yield from _MembersWithSameName(path_in_sort_key(name), iter(())).conflicts_with_name_uses(name_marks)
+        yield from _links_to_missing_name(name, name_marks)
         name, name_marks = next(marked, (None, iter(())))
+
+
+def _links_to_missing_name(name: bytes, marks: Iterator[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
+    """Generator: yield the links among ``marks``, which refer to ``name``, the name of no member; and None from time to
+    time.
+    """
+    for number, mark in enumerate(marks):
+        if mark[1][:1] == IS_LINK_TARGET:
+            members = _MembersWithSameName(path_in_sort_key(name), iter(()))
+            yield from members.conflicts_with_name_uses(chain((mark,), marks))
+            return
+        if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
+            yield None
 
 
 class _MembersWithSameName:
@@ -495,13 +526,15 @@ class ConflictingNames(dict[bytes, NumberPairs]):
 class DirectoryMembers(NamedTuple):
     """Members of the directory ``path``: the ``names``, and for each the last member of that name, packed (``values``).
 
-    ``superseded`` is the number of earlier members of these names.
+    ``superseded`` is the number of earlier members of these names. ``is_leaf`` is True if the directory has no other
+    members, and no subdirectories.
     """
 
     path: bytes
     names: list[bytes]
     values: list[bytes]
     superseded: int
+    is_leaf: bool
 
 
 def members_by_directory(members: Iterable[SortRecord], most: int) -> Iterator[DirectoryMembers]:
@@ -510,7 +543,17 @@ def members_by_directory(members: Iterable[SortRecord], most: int) -> Iterator[D
     """
     prefix, start = b"", 0
     names, values, others = list[bytes](), list[bytes](), 0
+    parent = divided = b""
     for key, value in members:
+        if not value:  # ``NameRecords.record_parents``
+            following = key[:-17]
+            if names and prefix != following:
+                yield DirectoryMembers(
+                    _directory_path(prefix), names, values, others, _is_leaf(prefix, parent, divided)
+                )
+                names, values, others = [], [], 0
+            parent = following
+            continue
         is_here = names and key.startswith(prefix)
         name = key[start:-17]
         if is_here and name == names[-1]:
@@ -520,7 +563,9 @@ def members_by_directory(members: Iterable[SortRecord], most: int) -> Iterator[D
             )  # an odd offset: the resolution of a link, which replaces the record of that link
             continue
         if names and (not is_here or len(names) >= most):
-            yield DirectoryMembers(_directory_path(prefix), names, values, others)
+            if is_here:
+                divided = prefix
+            yield DirectoryMembers(_directory_path(prefix), names, values, others, _is_leaf(prefix, parent, divided))
             names, values, others = [], [], 0
         if not is_here:
             start = key.index(b"\0\0") + 2
@@ -528,7 +573,14 @@ def members_by_directory(members: Iterable[SortRecord], most: int) -> Iterator[D
         names.append(name)
         values.append(value)
     if names:
-        yield DirectoryMembers(_directory_path(prefix), names, values, others)
+        yield DirectoryMembers(_directory_path(prefix), names, values, others, _is_leaf(prefix, parent, divided))
+
+
+def _is_leaf(prefix: bytes, parent: bytes, divided: bytes) -> bool:
+    """Return True if the directory whose keys begin with ``prefix`` is a leaf. ``parent`` is the prefix of the last
+    directory that contains others, ``divided`` that of the last one that was divided into portions.
+    """
+    return prefix not in (parent, divided) and prefix.count(b"\0") <= LEAF_LEVELS
 
 
 def _directory_path(prefix: bytes) -> bytes:

@@ -17,7 +17,7 @@ from pcopy.engine.messages import HaltMessage
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import NO_SPACE_CODE, SYNC_FAILED_CODE, SYNC_FAILED_TEXT, InvariantBroken
-from pcopy.fsio.backend.batches import CopySmallFilesResult, CreateSmallFilesResult, FileOperationBatch
+from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, FileOperationBackend, TicketCancelled, await_ticket
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.data import ContentsCopier
@@ -77,7 +77,7 @@ _NAME_CREATING_OPERATIONS = ("create", "mkdir", "mknod", "symlink", "link", "ren
 refuses the name.
 """
 S = TypeVar("S")
-M = TypeVar("M", CreateSmallFilesResult, CopySmallFilesResult)
+M = TypeVar("M", bound=BatchResult)
 
 VisitorFactory = Callable[["Rank", Any, Place, int], DirectoryVisitor]
 """Function that returns the visitor of a program, such as pcopy or prm: the object that receives the items which a task

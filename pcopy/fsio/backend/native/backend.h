@@ -30,6 +30,7 @@
 #define PK_REMOVE_TREE 18
 #define PK_PATHS 19
 #define PK_DESCRIBE 20
+#define PK_UNPACK 21
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
@@ -67,6 +68,10 @@
 #define PK_TRY_OPEN 3
 #define PK_TRY_RENAME 4
 #define PK_TRY_UNLINK 5
+
+/* Flags of a directory of PK_UNPACK, in the field "plans". */
+#define PK_IS_MEMBER 1  /* a member describes it; others get the mode of a new directory */
+#define PK_IS_LEAF 2    /* nothing but the files of this batch is created in it: it gets its metadata at once */
 
 /* Code of a deferred row, in addition to the codes of Python: C has not processed it. Python, or the caller, has to
  * do that. */
@@ -143,6 +148,7 @@ typedef struct {
 #define PK_APART 512     /* of PK_DESCRIBE: other directories of the same parent may belong between those of the rows */
 #define PK_REPORT 1024   /* report the files that are copied, and return existing directories whose metadata differ */
 #define PK_REPORT_ALL 2048 /* report also those that are skipped, and return all directories */
+#define PK_BY_PATH 4096   /* of PK_FINISH: finish whatever directory has a path; there are no identities */
 
 /* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
  * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into
@@ -327,18 +333,22 @@ typedef struct pk_batch {
     uint32_t umask;
     const char *names, *new_names, *temporaries; /* joined by slashes; new_names and temporaries may be NULL */
     size_t names_size, new_names_size, temporaries_size;
-    const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created a directory */
-    uint32_t finished;    /* of PK_FINISH: number of all directories */
+    const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created a directory; of
+                           * PK_UNPACK: flags of each directory */
+    uint32_t finished;    /* of PK_FINISH and PK_UNPACK: number of all directories */
     uint8_t *outcomes;    /* of PK_FINISH: code of each directory, 0 at first, and if the slow path has to finish it; of
-                           * PK_MEMBERS: code of each member */
-    pk_columns given, found, wanted; /* mode, owner or group in "wanted": 0xffffffff means unchanged */
+                           * PK_MEMBERS: code of each member; of PK_UNPACK: codes of the directories, then of the files:
+                           * DONE; DECIDE_AGAIN: the directory is to be finished; LACKS: the file has another owner,
+                           * because this process may not change it; 0: left to the slow path */
+    pk_columns given, found, wanted; /* mode, owner or group in "wanted": 0xffffffff means unchanged; of PK_UNPACK: given:
+                                      * of the files; wanted: of the directories, links: number of files in each */
     pk_verdicts verdicts;
     uint8_t *digests;
     uint64_t *made;       /* of PK_COPY: inode numbers of new files */
     uint8_t *marks;       /* PK_MARK bytes for each row: the length of the mark, then the mark; of PK_FINISH: without
                            * gaps, for each directory */
-    uint8_t *arena;       /* NULL, or memory in which the contents of all files are left; of PK_MAKE: the contents to
-                           * write */
+    uint8_t *arena;       /* NULL, or memory in which the contents of all files are left; of PK_MAKE and PK_UNPACK: the
+                           * contents to write */
     const pk_tree *tree;
     pk_directory *directories;
     const uint64_t *offsets; /* for each row, where its file begins in the arena. There is room for its size and one
@@ -356,9 +366,10 @@ typedef struct pk_batch {
     uint32_t owners_number;
     const pk_member *members; /* one for each row */
     const char *prefixes;  /* of PK_MEMBERS: see pk_run; of PK_PATHS: the path of the parent directory, with a slash
-                            * and a zero at its end; of PK_FINISH: paths of directories, each ended by a zero */
+                            * and a zero at its end; of PK_FINISH and PK_UNPACK: paths of directories, each ended by a
+                            * zero */
     const pk_run *runs;    /* of PK_MEMBERS: one for each row */
-    const char *paths;     /* of PK_MEMBERS: the names of all members, each ended by a zero */
+    const char *paths;     /* of PK_MEMBERS and PK_UNPACK: the names of all members or files, each ended by a zero */
     const uint8_t *pax;    /* of PK_MEMBERS: the header block that precedes a pax record with only an mtime */
     uint64_t *removed;     /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
     int at_once;          /* rows that may modify the target directory at the same time; 0: no limit */

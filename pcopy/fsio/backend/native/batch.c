@@ -30,6 +30,7 @@ static const struct {
     [PK_REMOVE_TREE] = {pk_remove_tree_row, NAMES},
     [PK_PATHS] = {pk_paths_row, LOOKS},
     [PK_DESCRIBE] = {pk_describe_row, LOOKS},
+    [PK_UNPACK] = {pk_unpack_row, NAMES},
 };
 
 pk_row pk_row_of(const pk_batch *batch)

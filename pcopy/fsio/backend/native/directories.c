@@ -18,6 +18,12 @@ int pk_is_bare(pk_worker *worker, int directory, int is_target)
     return 1;
 }
 
+int pk_has_no_default_acl(int directory)
+{
+    return fgetxattr(directory, "system.posix_acl_default", NULL, 0) < 0 &&
+           (errno == ENODATA || errno == ENOTSUP || errno == ENOSYS);
+}
+
 static struct timespec moment_of(int64_t nanoseconds)
 {
     return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
@@ -126,12 +132,16 @@ static int has_items_of_source(pk_worker *worker, int source, int target)
     return 1;
 }
 
-/* Return true if an open directory is the recorded one, and if its metadata can be set here. */
+/* Return true if an open directory is the recorded one, or any directory has to be finished that has the path (PK_BY_PATH),
+ * and if its metadata can be set here. */
 static int is_recorded(pk_worker *worker, const pk_batch *batch, open_target *one, const uint8_t *known)
 {
     uint8_t mark[PK_MARK];
     struct stat source;
     const int is_resumed = batch->tree->flags & PK_RESUMED;
+    if (batch->tree->flags & PK_BY_PATH)
+        return !fstat(one->descriptor, &one->status) && one->status.st_dev == batch->tree->target_device &&
+               pk_is_bare(worker, one->descriptor, 1);
     if (is_resumed && (one->source < 0 || fstat(one->source, &source) ||
                        source.st_ino != batch->wanted.inode[one->number] ||
                        source.st_dev != batch->tree->source_device ||
@@ -167,26 +177,16 @@ static void close_last(pk_worker *worker, pk_batch *batch, open_target *one)
  * open directory `source`, unless that is -1. Return 0 if the target cannot be opened. */
 static int open_next(pk_worker *worker, open_target *next, int parent, int source, const char *path, size_t done)
 {
-    char name[1025];
-    const char *const begin = path + done + (done > 0);
-    const size_t length = strcspn(begin, "/");
-    if (length >= sizeof name)
+    char name[NAME_MAX + 1];
+    const size_t length = pk_next_name(path, done, name);
+    if (!length)
         return 0;
-    memcpy(name, begin, length);
-    name[length] = '\0';
     doing(worker, OP_OPEN);
-    *next = (open_target){
-        .parent = parent, .source = -1, .path = path, .length = (size_t)(begin - path) + length, .number = NOT_LISTED};
+    *next = (open_target){.parent = parent, .source = -1, .path = path, .length = length, .number = NOT_LISTED};
     next->descriptor = pk_open_quietly(parent, name, DIRECTORY, NULL);
     if (next->descriptor >= 0 && source >= 0)
         next->source = pk_open_quietly(source, name, DIRECTORY, NULL);
     return next->descriptor >= 0;
-}
-
-/* Return true if the open directory is on the way to `path`. */
-static int leads_to(const open_target *one, const char *path)
-{
-    return !strncmp(one->path, path, one->length) && path[one->length] == '/';
 }
 
 /* Finish some directories. A directory precedes those below it, so each is opened from the one before, or from one of those
@@ -201,7 +201,7 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     uint32_t levels = 0;
     const int top_source = batch->tree->flags & PK_RESUMED ? batch->directory : -1;
     for (uint32_t each = first; each < first + (rest < portion ? rest : portion); each++) {
-        while (levels && !leads_to(&open[levels - 1], path))
+        while (levels && !pk_leads_to(open[levels - 1].path, open[levels - 1].length, path))
             close_last(worker, batch, &open[--levels]);
         size_t done = levels ? open[levels - 1].length : 0;
         int parent = levels ? open[levels - 1].descriptor : batch->target;

@@ -7,6 +7,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -51,6 +52,7 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, SLOW_PATH_PLAN };
 #define DIRECTORY \
     (O_RDONLY | O_CLOEXEC | GUARD_FLAG(DIRECTORY_ONLY, O_DIRECTORY) | GUARD_FLAG(DIRECTORY_NOFOLLOW, O_NOFOLLOW) | \
      GUARD_FLAG(DIRECTORY_NONBLOCK, O_NONBLOCK))
+#define PRIVATE_DIRECTORY GUARD_VALUE(NEW_DIRECTORY_MODE, 0700, 0777) /* mode of a directory until it is finished */
 #ifndef MOST_LISTED
 #define MOST_LISTED 1024   /* a directory with this many or more names is not processed as a whole but deferred */
 #endif
@@ -149,6 +151,7 @@ int pk_remove_tree_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_members_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_describe_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_unpack_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* Functions for directories that are processed as a whole.
  *
  * pk_open_whole opens a directory by its name, without changing its atime if possible; it returns the descriptor, or
@@ -170,6 +173,8 @@ int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int 
  * errno set; EOVERFLOW means that 64 bits cannot hold a time in nanoseconds. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+/* Create the file of a row under this name in the target directory. Return its code. */
+int pk_make_file(pk_worker *worker, pk_batch *batch, uint32_t row, const char *name);
 /* Create a file in the target directory, with mode 0600, and return its descriptor, or -1 with errno set. */
 int pk_create(const pk_batch *batch, const char *name);
 /* Close a new file, unless its descriptor `writing` is -1, and remove it, unless `name` is NULL. */
@@ -190,6 +195,8 @@ void pk_release_walk(pk_directory *found);
 /* Return true if an open directory has no extended attribute that is copied. In a target directory, attributes of
  * the namespace "system." always count, because new items may inherit them (default ACLs). */
 int pk_is_bare(pk_worker *worker, int directory, int is_target);
+/* Return true if items that are created in an open directory inherit no ACL. */
+int pk_has_no_default_acl(int directory);
 /* Apply metadata to an open directory, where they differ from the existing ones, with the same result as
  * ``pcopy.fsio.attributes.apply_item_metadata``. Return 1 if something was set, 0 if nothing had to be, or -1 if the
  * slow path has to set all of them. */
@@ -245,6 +252,25 @@ static inline char *cut_off(char *name)
     char *after = strchrnul(name, '/');
     *after = '\0';
     return after + 1;
+}
+
+/* Return true if the directory whose path is the first `length` bytes of `above` is on the way to `path`. */
+static inline int pk_leads_to(const char *above, size_t length, const char *path)
+{
+    return !strncmp(above, path, length) && path[length] == '/';
+}
+
+/* Copy the name that follows the first `done` bytes of a path. Return the length of the path to the end of this name, or 0
+ * if the name is too long. */
+static inline size_t pk_next_name(const char *path, size_t done, char name[NAME_MAX + 1])
+{
+    const char *const begin = path + done + (done > 0);
+    const size_t length = strcspn(begin, "/");
+    if (length > NAME_MAX)
+        return 0;
+    memcpy(name, begin, length);
+    name[length] = '\0';
+    return (size_t)(begin - path) + length;
 }
 
 /* Count an item by its type, and add the size of a regular file. */

@@ -33,8 +33,12 @@ static int set_metadata(pk_worker *worker, pk_batch *batch, uint32_t row, int wr
 
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
+    return pk_make_file(worker, batch, row, batch->work->name[row]);
+}
+
+int pk_make_file(pk_worker *worker, pk_batch *batch, uint32_t row, const char *name)
+{
     const pk_columns *given = &batch->given;
-    const char *name = batch->work->name[row];
     const size_t size = given->size[row];
     const struct timespec mtime = {given->mtime[row] / 1000000000, given->mtime[row] % 1000000000};
     const struct timespec times[2] = {mtime, mtime};

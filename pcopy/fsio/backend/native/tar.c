@@ -3,8 +3,6 @@
  * ``pcopy.archive.member_search`` handle all members, and return the same for simple ones. */
 #include "internal.h"
 
-#include <limits.h>
-
 #define BLOCK 512u
 #define LAST_SECOND ((uint64_t)1 << 33) /* seconds since 1970; members with later times are not simple */
 #define MOST_HEADERS (1u << 20) /* most bytes of extended headers before a member, as in ``pcopy.archive.reader`` */

@@ -10,17 +10,6 @@
  */
 #include "walk.h"
 
-#include <sys/xattr.h>
-
-#define DEFAULT_ACL "system.posix_acl_default"
-#define PRIVATE_MODE GUARD_VALUE(NEW_DIRECTORY_MODE, 0700, 0777)
-
-static int has_no_default_acl(int directory)
-{
-    return fgetxattr(directory, DEFAULT_ACL, NULL, 0) < 0 &&
-           (errno == ENODATA || errno == ENOTSUP || errno == ENOSYS);
-}
-
 /* Open or create the target directory `name` in the open directory `around`; if that is one that this job has created, it
  * is expected to be empty. *made is set to 1 if the target was created. Return the descriptor, or -1 if that fails or the
  * existing item is not a directory. */
@@ -32,7 +21,7 @@ static int open_target(int around, const char *name, int is_in_new, uint8_t *mad
         if (target >= 0 || errno != ENOENT)
             return target;
     }
-    if (mkdirat(around, name, PRIVATE_MODE))
+    if (mkdirat(around, name, PRIVATE_DIRECTORY))
         return -1;
     *made = 1;
     return pk_open_quietly(around, name, DIRECTORY, NULL);
@@ -100,7 +89,7 @@ static int is_simple_target(pk_worker *worker, const pk_batch *batch, pk_directo
         return 0;
     if (one->is_made)
         return GUARD(NEW_DIRECTORY_OWNER, status->st_uid == tree->user) &&
-               GUARD(NEW_DIRECTORY_ACL, has_no_default_acl(target));
+               GUARD(NEW_DIRECTORY_ACL, pk_has_no_default_acl(target));
     return is_usable(batch, one, around, name, target, status) && pk_is_bare(worker, target, 1);
 }
 

@@ -1,0 +1,212 @@
+"""Fast extraction of small directories: one call of the backend creates the directories of a task, and the simple
+members in them from data in memory.
+
+A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size. A *leaf* is a directory
+in which nothing else is created than its simple members; it gets its metadata at once. What the backend leaves is
+extracted by the slow path (``ExtractMembers``).
+"""
+
+from __future__ import annotations
+
+import marshal
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.attributes import MetadataOutcome
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    LINKS_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    ItemStatusColumns,
+    OutcomeCode,
+)
+from pcopy.fsio.backend.member_batches import IS_LEAF, IS_MEMBER, UnpackDirectoriesBatch, UnpackDirectoriesResult
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of_open_item
+from pcopy.tasks.archive.make_members import MAX_READ_SIZE, row_ranges_close_in_archive, run_batch_at_once
+from pcopy.tasks.archive.members_to_extract import (
+    SIMPLE_MEMBER_WORDS,
+    MemberToExtract,
+    SimpleMemberColumns,
+    directory_place_in_target,
+    is_packed_directory,
+)
+from pcopy.tasks.archive.names import ConflictingNames
+from pcopy.tasks.archive.open_archive import OpenedArchive
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
+
+if TYPE_CHECKING:
+    from pcopy.tasks.archive.extract_members import ExtractMembers
+
+_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | LINKS_COLUMN | MTIME_COLUMN
+"""Columns of the directories of a batch."""
+_NOT_DESCRIBED = bytes(8 * SIMPLE_MEMBER_WORDS)
+"""Stands for the packed member of a directory that no member describes."""
+_DONE, _LACKS_METADATA = int(OutcomeCode.DONE), int(OutcomeCode.LACKS_METADATA)
+
+
+def can_unpack_directories(rank: Rank, result: TaskResult) -> bool:
+    """Return True if small directories may be extracted by calls of the backend: it has such calls, and no outcome of
+    an item is reported.
+    """
+    options = rank.options
+    return (
+        rank.backend.has_directory_batches
+        and rank.backend.runs_in_poll
+        and not (rank.throttle.is_on or options.dry_run or result.item_recorder.is_recording)
+        and options.preserve.chown == (-1, -1)
+        and not rank.shared_instance(ConflictingNames)
+    )
+
+
+def unpack_directories(
+    rank: Rank,
+    result: TaskResult,
+    tasks: Sequence[ExtractMembers],
+    to_finish: list[MemberToExtract],
+    deadline: float,
+) -> TicketGenerator[tuple[list[ExtractMembers], bool]]:
+    """Create the directories of ``tasks``, and the members in them, by a call of the backend, and count them. Add
+    directories that get their metadata at the end to ``to_finish``. Return tasks for what remains, and True if the
+    backend has created or opened any directory.
+
+    ``deadline`` is the time (``time.monotonic``) after which no further directory is begun.
+    """
+    remaining: list[ExtractMembers] = []
+    rows = _DirectoryRows()
+    for task in tasks:
+        if not rows.add_task(task):
+            remaining.append(task)
+    if not rows.tasks:
+        return remaining, False
+    try:
+        root = rank.targets[0].open(b"")
+        device = status_of_open_item(root).st_dev
+        rank.detect_times_set_on_close(root, device, result.notices)
+        batch = rows.batch(root, device, rank.shared_instance(OpenedArchive), deadline)
+    except Problem:  # the slow path meets the error again, and reports it
+        return list(tasks), False
+    made = yield from run_batch_at_once(rank, batch)
+    return [*remaining, *rows.report(rank, result, made, to_finish)], any(made.directory_codes)
+
+
+class _DirectoryRows:
+    """Collects small directories for a batch; a row is one directory.
+
+    ``tasks`` are the tasks that extract them, ``files`` the numbers of their simple members.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: list[ExtractMembers] = []
+        self._values: list[bytes] = []
+        self._file_counts = array("I")
+        self._flags = bytearray()
+        self._files = SimpleMemberColumns((), b"")
+
+    def add_task(self, task: ExtractMembers) -> bool:
+        """Add the directory of ``task``. Return False if it has members that the backend cannot create."""
+        values, files = marshal.loads(task.values), len(task.simple_members) // (8 * SIMPLE_MEMBER_WORDS)
+        if len(values) > 1 or not task.path or not (files or values):
+            return False
+        if values and not is_packed_directory(values[0]):
+            return False
+        if files and max(task.simple_columns().sizes) > MAX_READ_SIZE:
+            return False
+        self.tasks.append(task)
+        self._values.append(values[0] if values else _NOT_DESCRIBED)
+        self._file_counts.append(files)
+        self._flags.append((IS_MEMBER if values else 0) | (IS_LEAF if values and task.is_leaf else 0))
+        return True
+
+    def batch(self, root: int, device: int, archive: OpenedArchive, deadline: float) -> UnpackDirectoriesBatch:
+        """Return the batch, with the contents of the files, which are read from ``archive``. Raise ``Problem``.
+
+        Args:
+            root: descriptor of the target.
+            device: st_dev of the target.
+            deadline: time (``time.monotonic``) after which no further directory is begun.
+        """
+        directories = ItemStatusColumns.with_unset_columns(len(self.tasks), _COLUMNS)
+        described = SimpleMemberColumns((), b"".join(self._values)).metadata_columns_for_creation(0, len(self.tasks))
+        directories.mode, directories.uid, directories.gid = described.mode, described.uid, described.gid
+        directories.mtime, directories.links = described.mtime, self._file_counts
+        files = self._files = SimpleMemberColumns((), b"".join([task.simple_members for task in self.tasks]))
+        rows = files.metadata_columns_for_creation(0, len(files.sizes))
+        contents, offsets = _contents_and_offsets(archive, files)
+        names = b"".join([task.names.replace(b"/", b"\0") + b"\0" for task in self.tasks if task.simple_members])
+        paths = b"".join([task.path + b"\0" for task in self.tasks])
+        return UnpackDirectoriesBatch(
+            root, device, paths, bytes(self._flags), directories, names, rows, contents, offsets, deadline
+        )
+
+    def report(
+        self, rank: Rank, result: TaskResult, made: UnpackDirectoriesResult, to_finish: list[MemberToExtract]
+    ) -> Iterable[ExtractMembers]:
+        """Count what the batch has created, according to its result ``made``. Add directories that get their metadata
+        at the end to ``to_finish``. Yield tasks for what remains.
+        """
+        codes, file_codes, done = made.directory_codes, made.file_codes, _DONE
+        directories = files = size = first = 0
+        for task, value, number, flags, code in zip(
+            self.tasks, self._values, self._file_counts, self._flags, codes, strict=True
+        ):
+            end = first + number
+            if not code:
+                first = end
+                yield task
+                continue
+            if flags & IS_MEMBER:
+                directories += 1
+                if code != done:
+                    to_finish.append(MemberToExtract.unpack(value, task.path))
+            if task.superseded:
+                result.count(counts.SKIPPED, task.superseded)
+            if number:
+                codes_here = file_codes[first:end]
+                if codes_here.count(done) < number:
+                    yield from _remaining_files(result, task, codes_here)
+                files += number - codes_here.count(0)
+                size += sum(each for each, code in zip(self._files.sizes[first:end], codes_here, strict=True) if code)
+            first = end
+        result.count(counts.DIRECTORIES, directories)
+        if files:
+            rank.record_write_success()
+            result.count(counts.FILES, files)
+            result.count(counts.BYTES, size)
+
+
+def _remaining_files(result: TaskResult, task: ExtractMembers, codes: bytes) -> Iterable[ExtractMembers]:
+    """Report the files of ``task`` that were created with another owner; yield a task for those that were not created.
+    ``codes`` are those of its files.
+    """
+    simple = task.simple_columns()
+    for row, code in enumerate(codes):
+        if code == _LACKS_METADATA:
+            result.record_applied_metadata(directory_place_in_target(task.path), simple.names[row], MetadataOutcome(1))
+    if rows := [row for row, code in enumerate(codes) if not code]:
+        yield task.task_for_files(simple.selected_members(rows))
+
+
+def _contents_and_offsets(archive: OpenedArchive, files: SimpleMemberColumns) -> tuple[bytes, array[int]]:
+    """Read the contents of ``files`` from ``archive``, and return them and the offset in them of each. Raise
+    ``Problem``.
+    """
+    order = sorted(range(len(files.sizes)), key=files.data_offsets.__getitem__)
+    places, sizes = [files.data_offsets[row] for row in order], [files.sizes[row] for row in order]
+    parts = list[bytes]()
+    for start, end in row_ranges_close_in_archive(places, sizes, MAX_READ_SIZE):
+        begin = places[start]
+        data = archive.read_exactly(begin, max(map(int.__add__, places[start:end], sizes[start:end])) - begin)
+        for place, size in zip(places[start:end], sizes[start:end], strict=True):
+            parts.append(data[place - begin : place - begin + size])
+    offsets = array("Q", bytes(8 * len(order)))
+    for row, offset in zip(order, accumulate(sizes, initial=0), strict=False):
+        offsets[row] = offset
+    return b"".join(parts), offsets
