@@ -76,7 +76,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def extracted(place: Path) -> dict[str, tuple[object, ...]]:
     """Return type, mode, owner, mtime and contents of each item; without mtime if no member describes it."""
-    found = {}
+    found = dict[str, tuple[object, ...]]()
     for above, directories, files in os.walk(place):
         for name in directories + files:
             path = Path(above, name)

@@ -124,8 +124,8 @@ int pk_unpack_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         while (levels && !pk_leads_to(open[levels - 1].path, open[levels - 1].length, path))
             leave(worker, batch, &open[--levels]);
         levels = enter(worker, batch, open, levels, path, batch->plans[each] & PK_IS_MEMBER);
-        level *const last = &open[levels - 1];
-        if (levels && !path[last->length]) {
+        if (levels && !path[open[levels - 1].length]) {
+            level *const last = &open[levels - 1];
             batch->outcomes[each] = DECIDE_AGAIN;
             last->number = each;
             last->is_whole &= make_files(worker, batch, last->descriptor, names, file, files);
