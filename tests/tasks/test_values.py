@@ -15,9 +15,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import pcopy.tasks.archive.archive_directories
 import pcopy.tasks.archive.digest_members
 import pcopy.tasks.archive.extract_members
 import pcopy.tasks.archive.name_conflicts
+import pcopy.tasks.archive.packing_visitor
 import pcopy.tasks.archive.piece_layout
 import pcopy.tasks.archive.read_headers
 import pcopy.tasks.archive.sync_archive
@@ -29,6 +31,7 @@ import pcopy.tasks.listed.deepest_first
 import pcopy.tasks.listed.hand_out
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
+import pcopy.tasks.stripe.examine_directories
 import pcopy.tasks.stripe.examine_layouts
 import pcopy.tasks.walk.sum_up
 import pcopy.tasks.walk.walk_dirs
