@@ -13,7 +13,9 @@ import pytest
 
 from tests.support.archives import ptar
 from tests.support.command import show
-from tests.support.users import is_root
+from tests.support.faults import Fault, require_strace, slowed
+from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, is_root, require_root
 
 SIZES = {"f": 700, "empty": 0, "large": (1 << 20) + 1}
 DEEP = "/".join("abcdefghij"[level % 10] for level in range(70))
@@ -123,3 +125,71 @@ def test_existing_items_in_the_place_of_directories(archives: dict[str, Path], t
     assert (place / "g4/above/not-described").is_symlink()
     failed = [line for line in errors if "g4/above/not-described" in line]
     assert len(failed) == len([line for line in errors if line.startswith("ptar: /")]) == 2, show(done)
+
+
+def archive_of(path: Path, names: dict[str, tuple[bytes, int]], owner: int) -> Path:
+    """Return an archive of members with these types and modes, all of one owner. Hard links lead to ``leaf/f``."""
+    with tarfile.open(path, "w") as archive:
+        for name, (kind, mode) in names.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.uid, info.gid, info.mtime = kind, mode, owner, owner, 1_000_000_000
+            info.linkname = "leaf/f" if kind == tarfile.LNKTYPE else ""
+            info.size = 4 if kind == tarfile.REGTYPE else 0
+            archive.addfile(info, BytesIO(b"data"))
+    return path
+
+
+LEAVES = {
+    "its owner is another user": (0, NOBODY, 0o755),
+    "its group may write": (0, 0, 0o775),
+    "everybody may write": (0, 0, 0o777),
+    "it is read-only": (NOBODY, NOBODY, 0o500),
+    "nobody may enter it": (NOBODY, NOBODY, 0o600),
+    "it has no rights": (NOBODY, NOBODY, 0o000),
+}
+"""The user who extracts a directory, and its owner and mode."""
+
+
+@pytest.mark.parametrize("case", LEAVES)
+def test_directory_is_private_until_links_to_its_files_are_created(area: Path, case: str) -> None:
+    """Until then other users must not replace the files, and the user must be able to read them; also to extract the
+    archive again after an interruption.
+    """
+    require_root("extract the files of several users")
+    user, owner, mode = LEAVES[case]
+    names = {"leaf": (tarfile.DIRTYPE, mode), "leaf/f": (tarfile.REGTYPE, 0o644)}
+    names |= {"links": (tarfile.DIRTYPE, 0o755), "links/l": (tarfile.LNKTYPE, 0o644)}
+    archive, place = archive_of(area / "a.tar", names, owner), area / "place"
+    place.mkdir()
+    os.chown(place, user, user)
+    seen = set[tuple[int, int]]()
+
+    def is_over() -> bool:
+        if (place / "leaf/f").exists():
+            status = (place / "leaf").stat()
+            if not (place / "links/l").exists():
+                seen.add((status.st_uid, stat.S_IMODE(status.st_mode)))
+        return run.process.poll() is not None
+
+    words = ("-x", "-q", "-f", archive, "-C", place)
+    with background(*words, program="ptar", ranks=1, user=user, wrap=slowed("linkat", 300)) as run:
+        assert wait_until(is_over)
+        assert run.process.returncode == 0, run.process.communicate()
+    assert seen == {(user, 0o700)}
+    status = (place / "leaf").stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (owner, mode)
+    assert (place / "links/l").samefile(place / "leaf/f")
+
+
+def test_directory_that_cannot_be_opened_after_its_creation_gets_its_mode(area: Path) -> None:
+    """No member describes the directory, so it has the mode of a new directory, however it was created."""
+    require_strace()
+    names = {"above/leaf": (tarfile.DIRTYPE, 0o755), "above/leaf/f": (tarfile.REGTYPE, 0o644)}
+    archive, place = archive_of(area / "a.tar", names, os.getuid()), area / "place"
+    place.mkdir()
+    fault = Fault(area / "log", ["openat"], place / "above", "EMFILE", when="2")
+    done = ptar("-x", "-q", "-f", archive, "-C", place, ranks=1, umask=0o027, wrap=fault.wrap())
+    fault.check()
+    assert done.returncode == 0, show(done)
+    assert [stat.S_IMODE((place / name).stat().st_mode) for name in ("above", "above/leaf")] == [0o750, 0o755]
+    assert (place / "above/leaf/f").read_bytes() == b"data"

@@ -12,7 +12,7 @@ import marshal
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, Self, TypeVar
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import MetadataOutcome
@@ -42,14 +42,35 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
-if TYPE_CHECKING:
-    from pcopy.tasks.archive.extract_members import ExtractMembers
-
 _COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | LINKS_COLUMN | MTIME_COLUMN
 """Columns of the directories of a batch."""
 _NOT_DESCRIBED = bytes(8 * SIMPLE_MEMBER_WORDS)
 """Stands for the packed member of a directory that no member describes."""
 _DONE, _LACKS_METADATA = int(OutcomeCode.DONE), int(OutcomeCode.LACKS_METADATA)
+
+
+class SmallDirectory(Protocol):
+    """What this module uses of a task that extracts some members of a directory (``ExtractMembers``, which describes
+    these).
+    """
+
+    @property
+    def path(self) -> bytes: ...
+    @property
+    def values(self) -> bytes: ...
+    @property
+    def names(self) -> bytes: ...
+    @property
+    def simple_members(self) -> bytes: ...
+    @property
+    def superseded(self) -> int: ...
+    @property
+    def is_leaf(self) -> bool: ...
+    def simple_columns(self) -> SimpleMemberColumns: ...
+    def task_for_files(self, simple: SimpleMemberColumns) -> Self: ...
+
+
+T = TypeVar("T", bound=SmallDirectory)
 
 
 def can_unpack_directories(rank: Rank, result: TaskResult) -> bool:
@@ -69,18 +90,18 @@ def can_unpack_directories(rank: Rank, result: TaskResult) -> bool:
 def unpack_directories(
     rank: Rank,
     result: TaskResult,
-    tasks: Sequence[ExtractMembers],
+    tasks: Sequence[T],
     to_finish: list[MemberToExtract],
     deadline: float,
-) -> TicketGenerator[tuple[list[ExtractMembers], bool]]:
+) -> TicketGenerator[tuple[list[T], bool]]:
     """Create the directories of ``tasks``, and the members in them, by a call of the backend, and count them. Add
     directories that get their metadata at the end to ``to_finish``. Return tasks for what remains, and True if the
     backend has created or opened any directory.
 
     ``deadline`` is the time (``time.monotonic``) after which no further directory is begun.
     """
-    remaining: list[ExtractMembers] = []
-    rows = _DirectoryRows()
+    remaining: list[T] = []
+    rows = _DirectoryRows[T]()
     for task in tasks:
         if not rows.add_task(task):
             remaining.append(task)
@@ -97,20 +118,20 @@ def unpack_directories(
     return [*remaining, *rows.report(rank, result, made, to_finish)], any(made.directory_codes)
 
 
-class _DirectoryRows:
+class _DirectoryRows(Generic[T]):
     """Collects small directories for a batch; a row is one directory.
 
     ``tasks`` are the tasks that extract them, ``files`` the numbers of their simple members.
     """
 
     def __init__(self) -> None:
-        self.tasks: list[ExtractMembers] = []
+        self.tasks: list[T] = []
         self._values: list[bytes] = []
         self._file_counts = array("I")
         self._flags = bytearray()
         self._files = SimpleMemberColumns((), b"")
 
-    def add_task(self, task: ExtractMembers) -> bool:
+    def add_task(self, task: T) -> bool:
         """Add the directory of ``task``. Return False if it has members that the backend cannot create."""
         values, files = marshal.loads(task.values), len(task.simple_members) // (8 * SIMPLE_MEMBER_WORDS)
         if len(values) > 1 or not task.path or not (files or values):
@@ -148,7 +169,7 @@ class _DirectoryRows:
 
     def report(
         self, rank: Rank, result: TaskResult, made: UnpackDirectoriesResult, to_finish: list[MemberToExtract]
-    ) -> Iterable[ExtractMembers]:
+    ) -> Iterable[T]:
         """Count what the batch has created, according to its result ``made``. Add directories that get their metadata
         at the end to ``to_finish``. Yield tasks for what remains.
         """
@@ -182,7 +203,7 @@ class _DirectoryRows:
             result.count(counts.BYTES, size)
 
 
-def _remaining_files(result: TaskResult, task: ExtractMembers, codes: bytes) -> Iterable[ExtractMembers]:
+def _remaining_files(result: TaskResult, task: T, codes: bytes) -> Iterable[T]:
     """Report the files of ``task`` that were created with another owner; yield a task for those that were not created.
     ``codes`` are those of its files.
     """

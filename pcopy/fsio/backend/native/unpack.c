@@ -23,29 +23,41 @@ static int is_simple(const pk_tree *tree, int directory, const struct stat *stat
            GUARD(NEW_DIRECTORY_ACL, pk_has_no_default_acl(directory));
 }
 
-/* Open the directory `name` in the open directory `parent`, or create it. Unless a member describes it
- * (`is_described`), it gets the mode of a new directory. *is_made is set to 1 if it was created. Return its descriptor,
- * or -1. */
+/* Open an existing or new directory in the open directory `parent`. Return its descriptor, or -1 if it cannot be opened, or
+ * if the slow path has to prepare it. A new directory gets `mode`, unless that is PRIVATE_DIRECTORY. */
+static int open_simple(const pk_batch *batch, int parent, const char *name, mode_t mode)
+{
+    struct stat status;
+    const int opened = pk_open_quietly(parent, name, DIRECTORY, NULL);
+    if (opened < 0)
+        return -1;
+    if (!fstat(opened, &status) && is_simple(batch->tree, opened, &status) &&
+        (mode == PRIVATE_DIRECTORY || !set_mode(opened, (status.st_mode & S_ISGID) | mode)))
+        return opened;
+    close(opened);
+    return -1;
+}
+
+/* Open the directory `name` in the open directory `parent`, or create it. Unless a member describes it (`is_described`), a
+ * new one gets the mode of a new directory. *is_made is set to 1 if it was created. A new directory that the slow path has
+ * to prepare is removed. Return its descriptor, or -1. */
 static int open_or_make(pk_worker *worker, const pk_batch *batch, int parent, const char *name, int is_described,
                         int *is_made)
 {
-    struct stat status;
     doing(worker, OP_OPEN);
-    int opened = is_described ? -1 : pk_open_quietly(parent, name, DIRECTORY, NULL);
-    if (opened < 0) {
-        *is_made = !mkdirat(parent, name, PRIVATE_DIRECTORY);
-        opened = *is_made || errno == EEXIST ? pk_open_quietly(parent, name, DIRECTORY, NULL) : -1;
-    }
-    if (opened < 0)
-        return -1;
-    if (!fstat(opened, &status)) {
-        if (*is_made && !is_described)
-            set_mode(opened, (status.st_mode & S_ISGID) | (0777 & ~batch->umask));
-        if (is_simple(batch->tree, opened, &status))
+    if (!is_described) { /* it probably exists, because something lies in it that was extracted before */
+        const int opened = open_simple(batch, parent, name, PRIVATE_DIRECTORY);
+        if (opened >= 0 || errno != ENOENT)
             return opened;
     }
-    close(opened);
-    return -1;
+    *is_made = !mkdirat(parent, name, PRIVATE_DIRECTORY);
+    if (!*is_made)
+        return errno == EEXIST ? open_simple(batch, parent, name, PRIVATE_DIRECTORY) : -1;
+    const mode_t mode = is_described ? PRIVATE_DIRECTORY : 0777 & ~batch->umask;
+    const int opened = open_simple(batch, parent, name, mode);
+    if (opened < 0)
+        unlinkat(parent, name, AT_REMOVEDIR);
+    return opened;
 }
 
 /* Create `number` files in the open directory: those of the batch from `first` on, which have these `names`. Store the
@@ -74,6 +86,16 @@ static int make_files(pk_worker *worker, pk_batch *batch, int directory, const c
     return made == number;
 }
 
+/* Return true if a directory can get its metadata before all others: it keeps its owner, and nobody else may write to it,
+ * because hard links to files in it may be created later; and the process keeps access to it, because the archive may be
+ * extracted again after an interruption. */
+static int is_safe_to_finish(const pk_batch *batch, uint32_t each, const struct stat *status)
+{
+    const mode_t mode = batch->wanted.mode[each] & ~(batch->flags & PK_MODE ? 0 : batch->umask);
+    return !(mode & (S_IWGRP | S_IWOTH)) && (batch->tree->flags & PK_POWERFUL || (mode & S_IRWXU) == S_IRWXU) &&
+           (!(batch->flags & PK_OWNER) || batch->wanted.uid[each] == status->st_uid);
+}
+
 /* Close the directory that was opened last. If nothing else is created in it or below, set its metadata before. */
 static void leave(pk_worker *worker, pk_batch *batch, const level *last)
 {
@@ -81,7 +103,8 @@ static void leave(pk_worker *worker, pk_batch *batch, const level *last)
     const uint32_t each = last->number;
     struct stat status;
     if (each != NOT_LISTED && last->is_whole && batch->plans[each] & PK_IS_LEAF &&
-        is_common(wanted->mtime[each] / 1000000000) && !fstat(last->descriptor, &status)) {
+        is_common(wanted->mtime[each] / 1000000000) && !fstat(last->descriptor, &status) &&
+        is_safe_to_finish(batch, each, &status)) {
         const pk_metadata metadata = {wanted->mode[each], wanted->uid[each], wanted->gid[each], wanted->mtime[each],
                                       wanted->mtime[each]};
         doing(worker, OP_UTIMENSAT);
