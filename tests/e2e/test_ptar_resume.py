@@ -184,7 +184,7 @@ def test_signal_keeps_the_partial_archive_only_with_resume(keeps: bool, tree: Pa
         tree.parent,
         "tree",
     ]
-    with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("pwrite64", "pwritev2"), when="12") as run:
+    with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("pwrite64", "pwritev2"), when="8") as run:
         run.run.send_signal(signal.SIGTERM)
         done = run.go_on()
     assert done.returncode == 75, show(done)
