@@ -493,7 +493,11 @@ def _ctime_of_test_file(directory: int, name: bytes) -> int:
     """
     before = os.fstat(directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = open_with_retries(name, flags, 0o600, dir_fd=directory)
+    try:
+        descriptor = open_with_retries(name, flags, 0o600, dir_fd=directory)
+    except FileExistsError:  # An earlier run of this job was killed, or its host stopped, before the file was removed.
+        os.unlink(name, dir_fd=directory)
+        descriptor = open_with_retries(name, flags, 0o600, dir_fd=directory)
     try:
         return os.fstat(descriptor).st_ctime_ns
     finally:

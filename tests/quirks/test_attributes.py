@@ -283,6 +283,11 @@ def test_destination_clock_is_read_without_changing_the_destination(area: Path) 
         job: Any = SimpleNamespace(options=SimpleNamespace(sequential=False), roots=[root], name="job")
         assert lifecycle._destination_clock_time(job) >= before
         assert os.stat(mounted / "copy").st_ctime_ns == before
+        left = area / "backing/.pcopy-job-clock"  # by a run that was killed before it had removed the file
+        left.touch()
+        created = os.stat(left).st_ctime_ns
+        assert lifecycle._destination_clock_time(job) > created
+        assert os.listdir(area / "backing") == ["copy"]
 
 
 IN_NAMESPACE = ("unshare", "--user", "--mount", "--map-root-user")
