@@ -52,15 +52,19 @@ def test_missing_directory_is_reported_in_parts(area: Path) -> None:
                 sizes.append(len(task.rows))
                 reported += (path for what, path in task.rows if what == "missing")
                 continue
-            slices = run(Task((1, 0, 1), Phase.LEVEL, encode_task(task), 0))
-            while True:
-                try:
-                    next(slices)
-                except StopIteration as end:
-                    todo += (decode_task(spawn.payload) for spawn in end.value.spawned)
-                    break
+            todo += spawned_by(run, Phase.LEVEL, encode_task(task))
     assert sorted(reported) == NAMES
     assert max(sizes) < DIFFERENCES_PER_MESSAGE + MAX_ENTRIES_IN_MEMORY, "a message is bounded"
+
+
+def spawned_by(run: TaskRunner, phase: Phase, payload: bytes) -> list[Any]:
+    """Run a task to its end, and return the tasks that it has spawned."""
+    slices = run(Task((1, 0, 1), phase, payload, 0))
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return [decode_task(spawn.payload) for spawn in end.value.spawned]
 
 
 def chain_entries(depth: int) -> list[SignatureEntries]:
@@ -91,13 +95,7 @@ def test_paths_of_a_chain_take_few_bytes_in_a_message_and_arrive_complete(
         while todo:
             payload = encode_task(todo.pop())
             sizes.append(len(payload))
-            slices = run(Task((1, 0, 1), Phase.SIGN, payload, 0))
-            while True:
-                try:
-                    next(slices)
-                except StopIteration as end:
-                    todo += (decode_task(spawn.payload) for spawn in end.value.spawned)
-                    break
+            todo += spawned_by(run, Phase.SIGN, payload)
     assert sorted(received) == sorted(each.path for each in entries)
     assert sum(len(each.path) for each in entries) > 1_500_000
     assert sum(sizes) < 300_000

@@ -96,9 +96,12 @@ def _finish_simple_directories(rank: Rank, members: list[MemberToExtract]) -> Ti
         return bytes(len(members))
     lookup = owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner)
     wanted, number = [extracted_member_metadata(lookup, each.member) for each in members], len(members)
-    rows = ItemStatusColumns(number, DIRECTORY_METADATA_COLUMNS | INODE_COLUMN)
-    rows.mode, rows.uid, rows.gid = (array("I", column) for column in list(zip(*wanted, strict=True))[:3])
-    rows.atime, rows.mtime = (array("q", column) for column in list(zip(*wanted, strict=True))[3:5])
+    rows, columns = (
+        ItemStatusColumns(number, DIRECTORY_METADATA_COLUMNS | INODE_COLUMN),
+        list(zip(*wanted, strict=True)),
+    )
+    rows.mode, rows.uid, rows.gid = (array("I", column) for column in columns[:3])
+    rows.atime, rows.mtime = (array("q", column) for column in columns[3:5])
     batch = FinishDirectoriesBatch(
         root,
         root,

@@ -77,12 +77,10 @@ def can_unpack_directories(rank: Rank, result: TaskResult) -> bool:
     """Return True if small directories may be extracted by calls of the backend: it has such calls, and no outcome of
     an item is reported.
     """
-    options = rank.options
     return (
         rank.backend.has_directory_batches
         and rank.backend.runs_in_poll
-        and not (rank.throttle.is_on or options.dry_run or result.item_recorder.is_recording)
-        and options.preserve.chown == (-1, -1)
+        and not (rank.throttle.is_on or rank.options.dry_run or result.item_recorder.is_recording)
         and not rank.shared_instance(ConflictingNames)
     )
 
