@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.unfinished import stopped
+from tests.support import command
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import require_strace, slowed
 from tests.support.files import write
@@ -27,6 +28,9 @@ DIRECTORIES = 4
 
 KILLS = [("mkdirat", 0.2), ("mkdirat", 0.5), ("mkdirat", 0.9), ("fchmod", 0.1), ("utimensat", 0.5), ("utimensat", 0.9)]
 """System calls, and which of the calls of a whole job is the last one before it is killed."""
+
+ODD = "old/o/d/d/e/s/t"
+"""A directory with an unusual time. It is deeper than all others, so that it is finished first."""
 
 
 def run_until(
@@ -137,11 +141,11 @@ def test_items_lost_in_subtrees_that_needed_nothing_are_found(
     if options:
         (source / "old/a/b/excluded/a").mkdir(parents=True)
     if is_odd:
-        (source / "old/odd").mkdir()
+        (source / ODD).mkdir(parents=True)
     subprocess.run(["cp", "-a", source / "old", copy], check=True)
     if is_odd:
-        (source / "old/odd/file").touch()
-        os.utime(source / "old/odd", (-600_000_000, -600_000_000))
+        (source / ODD / "file").touch()
+        os.utime(source / ODD, (-600_000_000, -600_000_000))
     if options:
         (source / "old/a/b/excluded/a/file").touch()
     time.sleep(5.2)  # the tolerance for differing clocks: all this is certainly older than the job
@@ -152,6 +156,9 @@ def test_items_lost_in_subtrees_that_needed_nothing_are_found(
     if lost is not None:
         subprocess.run(["rm", "-r", copy / lost], check=True)
     resumed = pcopy("--resume", ranks=1, env=env)
+    if command.backend == "python" and b"all that was in it is copied again" in resumed.stderr:
+        assert (resumed.returncode, differences(source, copy)) == (0, []), show(resumed)  # each directory has a task
+        return
     assert (resumed.returncode == 0) == (lost is None), show(resumed)
     assert (b"missing or changed since" in resumed.stderr) == (lost is not None), show(resumed)
 
