@@ -123,9 +123,11 @@ class SimulatedLibrary:
         self._checked(self._lib.sim_poll(handle, nanoseconds))
 
     def pk_list(self, *arguments: Any) -> int:
+        _check_world()
         return self._checked(self._lib.sim_list(*arguments))
 
     def pk_open_directory(self, *arguments: Any) -> int:
+        _check_world()
         return self._checked(self._lib.sim_open_directory(*arguments))
 
     def pk_cancel(self, handle: Any, batch: Any) -> None:
