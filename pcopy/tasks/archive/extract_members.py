@@ -187,6 +187,12 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         """Number of bytes of the contents of the simple members."""
         return sum(self.simple_columns().sizes) if self.simple_members else 0
 
+    @property
+    def only_describes_directory(self) -> bool:
+        """True if the only member that is not simple describes the directory itself."""
+        values = marshal.loads(self.values)
+        return len(values) == 1 and is_packed_directory(values[0])
+
     def other_members(self) -> list[MemberToExtract]:
         """Return the members that are not simple."""
         return [MemberToExtract.unpack(value, self.path) for value in marshal.loads(self.values)]
@@ -265,7 +271,8 @@ class ExtractDirectories(TaskKind, code=190, doing="unpacking", is_note=False):
         directories, until = list[MemberToExtract](), time.monotonic() + _SLICE_SECONDS
         tasks, has_begun = list(self.tasks), False
         if can_unpack_directories(rank, result):
-            tasks, has_begun = yield from unpack_directories(rank, result, tasks, directories, until)
+            possible = _tasks_with_parents(rank, result, tasks)
+            tasks, has_begun = yield from unpack_directories(rank, result, possible, directories, until)
         for number, each in enumerate(tasks):
             if number and (time.monotonic() > until or rank.stop_reason is not None):
                 rest = tasks[number:]
@@ -410,6 +417,29 @@ def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, rep
         except Problem as problem:
             raise problem if at == path else _problem_of_missing_directory(problem, at) from None
     return parent
+
+
+def _tasks_with_parents(rank: Rank, result: TaskResult, tasks: Sequence[ExtractMembers]) -> list[ExtractMembers]:
+    """Create the missing directories above those of ``tasks``, and those that no member describes: the backend creates
+    only directories that a member of the same batch describes. Handle the failure of tasks for which that is not
+    possible, and return the others.
+    """
+    described = {task.path for task in tasks if task.only_describes_directory}
+    problems: dict[bytes, Problem] = {}
+    for path in sorted({each for task in tasks for each in (task.path, task.path.rpartition(b"/")[0])} - described):
+        try:
+            open_or_create_directory(rank, result, path)
+        except Problem as problem:
+            problems[path] = problem
+    possible = list[ExtractMembers]()
+    for task in tasks:
+        if found := problems.get(task.path.rpartition(b"/")[0]) or problems.get(task.path):
+            result.count(counts.SKIPPED, task.superseded)
+            rest = _remaining_task(task.path, task.other_members(), task.simple_columns())
+            _handle_directory_open_failure(rank, result, rest, found)
+        else:
+            possible.append(task)
+    return possible
 
 
 def _open_existing_directory(rank: Rank, path: bytes) -> int:

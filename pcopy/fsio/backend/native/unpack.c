@@ -23,41 +23,24 @@ static int is_simple(const pk_tree *tree, int directory, const struct stat *stat
            GUARD(NEW_DIRECTORY_ACL, pk_has_no_default_acl(directory));
 }
 
-/* Open an existing or new directory in the open directory `parent`. Return its descriptor, or -1 if it cannot be opened, or
- * if the slow path has to prepare it. A new directory gets `mode`, unless that is PRIVATE_DIRECTORY. */
-static int open_simple(const pk_batch *batch, int parent, const char *name, mode_t mode)
-{
-    struct stat status;
-    const int opened = pk_open_quietly(parent, name, DIRECTORY, NULL);
-    if (opened < 0)
-        return -1;
-    if (!fstat(opened, &status) && is_simple(batch->tree, opened, &status) &&
-        (mode == PRIVATE_DIRECTORY || !set_mode(opened, (status.st_mode & S_ISGID) | mode)))
-        return opened;
-    close(opened);
-    return -1;
-}
-
-/* Open the directory `name` in the open directory `parent`, or create it. Unless a member describes it (`is_described`), a
- * new one gets the mode of a new directory. *is_made is set to 1 if it was created. A new directory that the slow path has
- * to prepare is removed. Return its descriptor, or -1. */
+/* Open the directory `name` in the open directory `parent`. If a member describes it (`is_described`), it is created if it
+ * is missing, and *is_made is set to 1 if that was done here. Return its descriptor, or -1 if it cannot be opened, or if
+ * the slow path has to prepare it. It is never removed: another rank may create items in it already. */
 static int open_or_make(pk_worker *worker, const pk_batch *batch, int parent, const char *name, int is_described,
                         int *is_made)
 {
+    struct stat status;
     doing(worker, OP_OPEN);
-    if (!is_described) { /* it probably exists, because something lies in it that was extracted before */
-        const int opened = open_simple(batch, parent, name, PRIVATE_DIRECTORY);
-        if (opened >= 0 || errno != ENOENT)
-            return opened;
-    }
-    *is_made = !mkdirat(parent, name, PRIVATE_DIRECTORY);
-    if (!*is_made)
-        return errno == EEXIST ? open_simple(batch, parent, name, PRIVATE_DIRECTORY) : -1;
-    const mode_t mode = is_described ? PRIVATE_DIRECTORY : 0777 & ~batch->umask;
-    const int opened = open_simple(batch, parent, name, mode);
+    *is_made = is_described && !mkdirat(parent, name, PRIVATE_DIRECTORY);
+    if (is_described && !*is_made && errno != EEXIST)
+        return -1;
+    const int opened = pk_open_quietly(parent, name, DIRECTORY, NULL);
     if (opened < 0)
-        unlinkat(parent, name, AT_REMOVEDIR);
-    return opened;
+        return -1;
+    if (!fstat(opened, &status) && is_simple(batch->tree, opened, &status))
+        return opened;
+    close(opened);
+    return -1;
 }
 
 /* Create `number` files in the open directory: those of the batch from `first` on, which have these `names`. Store the
@@ -114,7 +97,8 @@ static void leave(pk_worker *worker, pk_batch *batch, const level *last)
     close(last->descriptor);
 }
 
-/* Open or create the directories on a path that are not open yet. Return the number of those that are open then. */
+/* Open the directories on a path that are not open yet; the last one is created if a member describes it. Return the
+ * number of those that are open then. */
 static uint32_t enter(pk_worker *worker, pk_batch *batch, level *open, uint32_t levels, const char *path,
                       int is_described)
 {
