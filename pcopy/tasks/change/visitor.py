@@ -225,12 +225,12 @@ class MetadataChangeVisitor:
         if codes.count(OutcomeCode.DONE) + codes.count(OutcomeCode.SKIPPED) < len(rows):
             names = unpack_names(packed)
             for row, code in enumerate(codes):
-                if code == OutcomeCode.DECIDE_AGAIN:
+                if code in (OutcomeCode.DONE, OutcomeCode.SKIPPED):
+                    continue
+                # Whether an item is missing is decided by a stat: an open may have failed for another reason.
+                if code == OutcomeCode.DECIDE_AGAIN or batch_result.verdicts.errnos[row] == errno.ENOENT:
                     other_names.append(names[row])
-                elif (
-                    code not in (OutcomeCode.DONE, OutcomeCode.SKIPPED)
-                    and batch_result.verdicts.errnos[row] != errno.ENOENT
-                ):
+                else:
                     self._result.count(counts.FOUND)
                     self._report_failure(names[row], batch_result.verdicts.problem(row))
         return pack_names(other_names)
