@@ -94,6 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
+    config.addinivalue_line("markers", "c_backend: the test is about the C backend, or needs one of its options")
     config.addinivalue_line("markers", "in_turn(most): so many variants of the test are run, with PCOPY_TESTS=all each")
     config.addinivalue_line("markers", "alone: the test measures time, and runs while no other worker has a test")
     if reported := getattr(config, "workerinput", None):

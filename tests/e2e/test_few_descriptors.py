@@ -80,7 +80,9 @@ SLOW: dict[str, tuple[str, Callable[[Path, Path, Path], list[Argument]]]] = {
 }
 
 
-@pytest.mark.parametrize(("how", "in_flight"), [("copy", "auto"), *((how, "64") for how in SLOW)])
+@pytest.mark.parametrize(
+    ("how", "in_flight"), [("copy", "auto"), *(pytest.param(how, "64", marks=pytest.mark.c_backend) for how in SLOW)]
+)
 def test_number_of_threads_follows_the_descriptor_limit(area: Path, how: str, in_flight: str) -> None:
     if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")

@@ -137,6 +137,7 @@ def test_metadata_of_symlinks_is_updated_and_a_device_is_recreated(area: Path) -
     assert {path: path.lstat().st_ino for path in (area / "copy").glob("link*")} == inodes
 
 
+@pytest.mark.c_backend
 @pytest.mark.parametrize("options", [[], ["-X", "--no-preserve", "xattr,acl"]], ids=["all", "no attributes"])
 def test_an_unchanged_tree_is_not_written_to(area: Path, options: list[Argument]) -> None:
     random_tree(area / "source", 11, files=60, directories=8, largest=2 * MIB)

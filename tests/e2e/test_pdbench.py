@@ -43,6 +43,7 @@ def assert_refused(run: Completed, *parts: str) -> None:
     assert [part for part in parts if part not in line] == []
 
 
+@pytest.mark.c_backend
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_all_tests_run_in_all_configurations(area: Path, launcher: str | None) -> None:
     reported = results(*QUICK, "--in-flight", "4", area, ranks=2, launcher=launcher)
@@ -204,6 +205,7 @@ def test_chart_replaces_only_an_older_chart(area: Path) -> None:
     assert (area / "new.svg").read_text() == drawn
 
 
+@pytest.mark.c_backend
 def test_benchmark_dry_run_creates_nothing(area: Path) -> None:
     run = pdbench(*QUICK, "--dry-run", "--in-flight", "4", area, ranks=2)
     assert (run.returncode, run.stderr) == (0, b""), show(run)

@@ -128,6 +128,7 @@ FILES = 250
 STATUS = "statx,newfstatat"
 
 
+@pytest.mark.c_backend
 @pytest.mark.parametrize(
     ("words", "reads"),
     [

@@ -60,7 +60,7 @@ def order_key(member: tarfile.TarInfo) -> list[tuple[int, bytes]]:
     return [*((1, name) for name in above), (int(member.isdir()), last)]
 
 
-@pytest.mark.parametrize("words", [(), ("--zstd",), ("--in-flight", "4")])
+@pytest.mark.parametrize("words", [(), ("--zstd",), pytest.param(("--in-flight", "4"), marks=pytest.mark.c_backend)])
 def test_gnu_tar_unpacks_the_tree(words: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
     made_by = []
     for ranks in (1, 3):

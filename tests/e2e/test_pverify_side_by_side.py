@@ -278,6 +278,7 @@ def change_at_random(top: Path, seed: int, changes: int) -> None:
             os.truncate(path, chance.randrange(3 * status.st_size + 1))
 
 
+@pytest.mark.c_backend
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_trees_differ_as_their_digests_do(area: Path, seed: int) -> None:
@@ -412,6 +413,7 @@ def test_names_that_are_listed_twice_are_compared_once(area: Path) -> None:
             check_as_digests(run, first, second, ranks=2)
 
 
+@pytest.mark.c_backend
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_equal_small_files_are_only_opened(area: Path, ranks: int) -> None:
     """The calls that compare trees open each file once on each side. For a digest it would be examined before. A call

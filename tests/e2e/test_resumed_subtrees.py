@@ -186,7 +186,7 @@ def test_directory_in_which_a_killed_run_has_deleted_items_keeps_its_time(area: 
     words = [area / word if word == "kept" else word for word in words]
     job: list[Argument] = ["--existing", "changed", "--delete", *words, f"{source}/", copy]
     stopped(area, env, *job, ranks=1, number=signal.SIGKILL)
-    with background("--resume", ranks=1, env=env, wrap=slowed("unlinkat", 400)) as run:
+    with background("--resume", ranks=1, env=env, wrap=slowed("unlinkat", 2000)) as run:
         assert wait_until(lambda: not all(file.exists() for file in extra))
         run.kill_all()
     assert [file.exists() for file in extra].count(True) == 1

@@ -20,7 +20,10 @@ from tests.support.command import Argument, succeed
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
 
-pytestmark = pytest.mark.skipif(backend_name() != "c", reason="there is no C backend here")
+pytestmark = [
+    pytest.mark.skipif(backend_name() != "c", reason="there is no C backend here"),
+    pytest.mark.c_backend,
+]
 
 FILES, DIRECTORIES = 6000, 2
 """Few directories, so that no main thread creates one while files are copied."""

@@ -83,6 +83,7 @@ KINDS = {
         r"no run is forked",
         r"only the C backend leaves them unchanged",
         r"only the C backend leaves them out",
+        r"the test is about the C backend",
         r"pverify does not load it",
         r"its index says where the archive ends",
         r"which device --existing newer keeps is tested with the types of items",
