@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 
 from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, names_in_directory
 from pcopy.fsio.problem import Problem, errors_as_problem
@@ -22,17 +23,26 @@ _REPLACED_TEXT = "another directory has taken its name since pdbench created it"
 def _remove_contents(directory: int) -> None:
     """Remove everything in an open directory. Raise ``OSError`` if that fails.
 
-    A listing may contain a name twice, and a name may have vanished; both are no errors.
+    A listing may contain a name twice, and a name may have vanished; both are no errors. A listing may also end early:
+    the directory is listed again until nothing is found any more.
     """
-    for name in set(names_in_directory(directory)):
-        try:
-            os.unlink(name, dir_fd=directory)
-        except FileNotFoundError:
-            continue
-        except IsADirectoryError:
-            with closing_descriptor(open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=directory)) as below:
-                _remove_contents(below)
-            os.rmdir(name, dir_fd=directory)
+    is_removed = True
+    while is_removed:
+        is_removed = False
+        for name in set(names_in_directory(directory)):
+            with suppress(FileNotFoundError):
+                _remove_item(directory, name)
+                is_removed = True
+
+
+def _remove_item(directory: int, name: bytes) -> None:
+    """Remove an item of an open directory, with everything in it. Raise ``OSError`` if that fails."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except IsADirectoryError:
+        with closing_descriptor(open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=directory)) as below:
+            _remove_contents(below)
+        os.rmdir(name, dir_fd=directory)
 
 
 class PrivateDirectory:
