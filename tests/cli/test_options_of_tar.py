@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from pcopy.cli import mistakes
 from pcopy.cli.mistakes import ADVICE_OF_PTAR
 from pcopy.cli.ptar import PTAR
 from tests.support import refusals
-from tests.support.archives import ptar
+from tests.support.archives import made_of, member, ptar
 from tests.support.command import show
+from tests.support.users import NOBODY
 
 
 def options_of_tar() -> list[str]:
@@ -94,6 +97,34 @@ def test_options_of_tar_for_the_defaults_change_nothing(archive: Path) -> None:
 def test_strip_components_works_like_tar(archive: Path) -> None:
     words = ("-x", "--strip-components", "2")
     assert unpacked(archive, "ours", *words) == unpacked(archive, "theirs", "tar", *words)
+
+
+@pytest.mark.parametrize(("removed", "skipped"), [("1", 1), ("2", 2), ("9", 3)])
+def test_directory_without_remaining_name_does_not_change_the_target(
+    removed: str, skipped: int, tmp_path: Path
+) -> None:
+    """GNU tar is the oracle. The owner, mode and time in the archive are those of another user's private tree."""
+    members = [member("top", kind=tarfile.DIRTYPE), member("top/d", kind=tarfile.DIRTYPE), member("top/d/file")]
+    for info, _ in members:
+        info.mode, info.uid, info.gid, info.mtime = 0o2770, NOBODY, NOBODY, 10**9
+    archive = made_of(tmp_path / "a.tar", members)
+    targets = {}
+    for program in ("tar", "ptar"):
+        place = tmp_path / program
+        place.mkdir()
+        place.chmod(0o711)
+        words = ("-x", "-f", archive, "-C", place, "--strip-components", removed)
+        if program == "tar":
+            subprocess.run(["tar", *words], check=True)
+        else:
+            done = ptar(*words, "--json", ranks=2)
+            reported = json.loads(done.stdout)
+            counted = reported["found"], reported["skipped"], reported["failed"]
+            assert (done.returncode, counted) == (0, (3, skipped, 0)), show(done)
+        status = place.stat()
+        targets[program] = status.st_mode, status.st_uid, status.st_gid, status.st_mtime == 10**9
+        assert len([*place.rglob("*")]) == 3 - skipped
+    assert targets["ptar"] == targets["tar"]
 
 
 def test_advised_options_extract_the_same_files_as_wildcards(archive: Path) -> None:

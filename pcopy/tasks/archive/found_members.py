@@ -138,7 +138,7 @@ class MemberRecordDistributor:
             result.item_recorder.record_item_outcome(ItemAction.SKIP, place, name, kind)
             return False
         self._found += 1
-        if self._strip and member.name == b"" and member.kind != DIRECTORY:
+        if self._strip and member.name == b"":
             result.count(counts.SKIPPED)
             return False
         if problem := extraction_refusal_reason(member):
