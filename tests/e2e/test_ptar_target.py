@@ -79,6 +79,26 @@ def test_planted_link_in_the_target_is_not_followed(tmp_path: Path, place: Path)
     assert os.listdir(tmp_path / "outside") == []
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_failed_hard_link_names_its_target(ranks: int, tmp_path: Path, place: Path) -> None:
+    """The target is not selected, or missing: GNU tar cannot create such a link either."""
+    names = {"d/1": "other/file", "d/2": "missing/file"}
+    links = [member(name, kind=tarfile.LNKTYPE, link=target) for name, target in names.items()]
+    archive = made_of(tmp_path / "a.tar", [member("other/file"), *links, member("d/3")])
+    (tmp_path / "theirs").mkdir()
+    theirs = subprocess.run(["tar", "-xf", archive, "-C", tmp_path / "theirs", "d"], check=False, capture_output=True)
+    assert theirs.returncode == 2
+    assert os.listdir(tmp_path / "theirs/d") == ["3"]
+    extracted = ptar("-xf", archive, "-C", place, "d", ranks=ranks)
+    listed = ptar("-tf", archive, "d")
+    for name, target in names.items():
+        reason = f"is a hard link to {target}, and no selected member is a file of that name"
+        whole = f"ptar: {place}/{name}: link: No such file or directory: {reason} (ENOENT)\n"
+        assert whole in extracted.stderr.decode(), show(extracted)
+        assert f"ptar: {archive}: {name}: {reason}\n" in listed.stderr.decode(), show(listed)
+    assert (extracted.returncode, listed.returncode, os.listdir(place / "d")) == (1, 1, ["3"])
+
+
 def test_device_member_fails_for_an_ordinary_user(area: Path) -> None:
     require_root("makes the archive of a device")
     info = tarfile.TarInfo("device")

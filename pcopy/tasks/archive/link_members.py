@@ -84,13 +84,17 @@ def _make_link(rank: Rank, result: TaskResult, each: MemberToExtract) -> tuple[o
     targets = rank.targets[0]
     parent, _, name = first.rpartition(b"/")
     try:
-        source, directory = targets.open(parent), targets.open(each.path)
+        source = targets.open(parent)
         target_status = item_status_or_none(source, name)
     except Problem as problem:
-        raise Problem("link", problem.errno or errno.EIO) from problem
+        if problem.errno != errno.ENOENT:
+            text = f"its target {printable_path(first)} cannot be examined"
+            raise Problem("link", problem.errno or errno.EIO, text=text) from problem
+        target_status = None
     if target_status is None:
         text = f"its target {printable_path(first)} does not exist: it failed, or was not selected"
         raise Problem("link", errno.ENOENT, text=each.problem_text or text)
+    directory = targets.open(each.path)
     present = item_status_or_none(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (target_status.st_dev, target_status.st_ino):
         return None, True

@@ -440,8 +440,8 @@ class _LinkTable:
 
 
 def missing_link_target_text(name: bytes) -> str:
-    """Return the error text for a link to ``name`` whose target does not exist."""
-    return f"is a hard link to {printable_path(name)}, and there is no file of that name"
+    """Return the error text for a link to ``name``, if no selected member is a file of that name."""
+    return f"is a hard link to {printable_path(name)}, and no selected member is a file of that name"
 
 
 class ConflictingNames(dict[bytes, NumberPairs]):
@@ -494,7 +494,8 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         for above in self._ancestors_with_conflicts(path):
             begin, end = self._last_range_as_file_before(above, each.at)
             if begin < each.at < end:
-                raise Problem("extract", 0, text=f"a file has the name of the directory {printable_path(above)}")
+                text = f"a member that is no directory has the name of the directory {printable_path(above)}"
+                raise Problem("extract", 0, text=text)
         stretches = self.get(path)
         if stretches is None:
             return False
