@@ -320,6 +320,7 @@ exit status:
             raise RequestRefused(
                 "-f: name a file; ptar reads and writes at many offsets at once, which a pipe does not allow: use tar"
             )
+        self._refuse_repeated_options(words)
         if b"" in paths:
             raise RequestRefused("a path is the empty string: name a file or a directory")
         listing = _member_list_path(values, mode, paths)
@@ -366,6 +367,21 @@ exit status:
             and (values.auto_compress or not values.no_auto_compress),
         )
 
+    def _refuse_repeated_options(self, words: Sequence[str]) -> None:
+        """Raise ``RequestRefused`` if ``words``, the options of the command line, contain ``-C`` or ``-f`` twice.
+
+        With tar, each -C applies to the paths after it, and is relative to the one before it. Here only the last value
+        would be used.
+        """
+        if sum(re.match("-[A-Za-z0]*[Cf]|--directory|--file", word) is not None for word in words) < 2:
+            return  # to find the options takes some milliseconds
+        from pcopy.cli.configuration import command_line_options
+
+        given = [option.name for option in command_line_options(words, self.parser())]
+        for name, advice in _GIVEN_ONCE.items():
+            if given.count(name) > 1:
+                raise RequestRefused(f"{advice}; see ptar --help")
+
 
 def _options_for_create_and_list(values: Namespace, options: Options) -> Options:
     """Return ``options`` with the values of the options that only the operations -c (create) and -t (list) use."""
@@ -378,6 +394,11 @@ def _options_for_create_and_list(values: Namespace, options: Options) -> Options
     )
 
 
+_GIVEN_ONCE = {
+    "directory": "-C can only be given once: all PATHs or MEMBERs use the same DIR",
+    "file": "-f can only be given once: write a command for each archive",
+}
+"""What the message says if one of these options is given several times."""
 _LETTERS_WITHOUT_DASH = "cxtvfpSzaqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 

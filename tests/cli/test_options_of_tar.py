@@ -58,6 +58,27 @@ def test_unsupported_option_in_a_bundle_is_refused_with_advice(bundle: str) -> N
     assert reported.startswith(f"{letter} in {bundle}: {ADVICE_OF_PTAR.by_option[letter]}")
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["-c", "-f", "a.tar", "-C", "d", "x", "-C", "e", "y"], "-C"),
+        (["-cvf", "a.tar", "-Cd", "x", "--directory=e", "y"], "-C"),
+        (["xf", "a.tar", "--directory", "d", "-vC", "e"], "-C"),
+        (["-xf", "a.tar", "-f", "b.tar"], "-f"),
+        (["-t", "--file=a.tar", "-vfb.tar"], "-f"),
+    ],
+)
+def test_repeated_option_is_refused_and_not_ignored(words: list[str], option: str) -> None:
+    """tar goes to each directory in turn, and refuses several archives (without -M)."""
+    reported = refusals.refusal(partial(PTAR.parse_command_line, words))
+    assert reported.startswith(f"{option} can only be given once: "), reported
+
+
+def test_operand_that_looks_like_a_repeated_option_is_accepted() -> None:
+    arguments = PTAR.parse_command_line(["-cf", "a.tar", "-C", "d", "--", "-C", "-f"])
+    assert (arguments.archive, arguments.directory, arguments.paths) == (b"a.tar", b"d", (b"-C", b"-f"))
+
+
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     for name in ("d/a.txt", "d/e/b.txt", "d/c.o", "f/x.o"):
