@@ -320,7 +320,7 @@ def _root_of_target_directory(path: bytes) -> Root:
     Args:
         path: the directory of ``-C``; empty: the working directory.
 
-    Raise ``RequestRefused`` if it is not a directory.
+    Raise ``RequestRefused`` if it is not a directory that this user may enter.
     """
     try:
         real = os.path.realpath(path or b".", strict=True)
@@ -334,5 +334,10 @@ def _root_of_target_directory(path: bytes) -> Root:
         ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise path_refused(path, "is not a directory; name the one into which members are unpacked", code=errno.ENOTDIR)
+    try:
+        os.stat(os.path.join(real, b"."))
+    except OSError as error:
+        why = f"{error.strerror}; this user cannot enter the directory: check its mode"
+        raise path_refused(path or b".", why, code=error.errno or errno.EACCES) from None
     identity = status.st_dev, status.st_ino
     return Root(real, real, b"", b"", path, path, identity, identity)

@@ -99,6 +99,19 @@ def test_failed_hard_link_names_its_target(ranks: int, tmp_path: Path, place: Pa
     assert (extracted.returncode, listed.returncode, os.listdir(place / "d")) == (1, 1, ["3"])
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_target_that_the_user_cannot_enter_is_refused(more: tuple[str, ...], area: Path) -> None:
+    """GNU tar reports only this directory, too. A dry run must not list members that cannot be extracted."""
+    require_root("makes a directory of another user")
+    archive = made_of(area / "a.tar", [member("d/file"), member("other")])
+    os.chmod(archive, 0o644)
+    (area / "place").mkdir(mode=0o700)
+    done = ptar("-xf", archive, "-C", area / "place", *more, user=NOBODY)
+    wanted = f"ptar: {area}/place: Permission denied; this user cannot enter the directory: check its mode\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", wanted), show(done)
+    assert os.listdir(area / "place") == []
+
+
 def test_device_member_fails_for_an_ordinary_user(area: Path) -> None:
     require_root("makes the archive of a device")
     info = tarfile.TarInfo("device")
