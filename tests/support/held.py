@@ -25,7 +25,6 @@ class Held:
     def __init__(self, run: Run, log: Path) -> None:
         self.run = run
         self._log = log
-        self._continued: list[int] = []
 
     def stopped(self) -> list[int]:
         """The suspended processes."""
@@ -39,14 +38,15 @@ class Held:
         before = self.stopped()
         os.kill(before[-1], signal.SIGCONT)
         assert wait_until(lambda: len(self.stopped()) > len(before)), "it did not stop again"
-        self._continued = before
 
     def go_on(self, seconds: float = 60) -> Completed:
-        """Continue it to its end, and also every process of it that is suspended on the way."""
+        """Continue it to its end, and also every process of it that is suspended on the way.
+
+        The signal is sent again and again: one that arrives before strace lets the process wait for it is lost.
+        """
         deadline = time.monotonic() + seconds
         while True:
-            for process in self.stopped()[len(self._continued) :]:
-                self._continued.append(process)
+            for process in self.stopped():
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGCONT)
             with suppress(subprocess.TimeoutExpired):
