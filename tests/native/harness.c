@@ -7,21 +7,10 @@
  */
 #include "batches.h"
 #include "tally.h"
+#include "unpacking.h"
 
 #include <dirent.h>
 #include <sys/eventfd.h>
-
-static ssize_t all_of(int directory, const char *name, unsigned char *out)
-{
-    int file = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0)
-        return -1;
-    ssize_t got, size = 0;
-    while ((got = read(file, out + size, SMALL_FILE + 4096 - (size_t)size)) > 0)
-        size += got;
-    close(file);
-    return got < 0 ? -1 : size;
-}
 
 /* Files in a new directory are like those in the source, and they are those that are counted. */
 static void check_copied(const batch *batch, int source, int target, const char *path, const pk_copied *made, uint32_t row)
@@ -366,6 +355,8 @@ static void check(batch *batch, int source, int target)
         check_directory(batch, source, target, row);
     if (batch->in_c.kind == PK_LOOK)
         check_looked(batch, source);
+    if (batch->in_c.kind == PK_UNPACK)
+        check_unpacked(batch, target);
     for (uint32_t row = 0; batch->in_c.kind == PK_PATHS && row < batch->in_c.rows; row++)
         check_paths(batch, source, row);
     for (uint32_t row = 0; batch->in_c.kind == PK_COMPARE_TREES && row < batch->in_c.rows; row++)
@@ -500,9 +491,13 @@ static void round_of(int place, uint32_t round)
     expect(!pthread_create(&looking, NULL, look, backend), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
         static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_COPY_TREE, PK_FINISH, PK_SYNC,
-                                    PK_LOOK, PK_PATHS, PK_COMPARE_TREES, PK_READ};
+                                    PK_LOOK, PK_PATHS, PK_COMPARE_TREES, PK_UNPACK, PK_UNPACK, PK_READ};
+        const int kind = kinds[below(algorithm ? 14 : 13)];
         rows = 1 + below(MOST_ROWS);
-        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 12 : 11)], rows, algorithm != 0);
+        if (kind == PK_UNPACK)
+            prepare_unpacking(&batches[each], target, each * MOST_ROWS);
+        else
+            prepare(&batches[each], source, target, each * MOST_ROWS, kind, rows, algorithm != 0);
     }
     list_all(source);
     if (below(2))
