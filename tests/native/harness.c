@@ -491,8 +491,8 @@ static void round_of(int place, uint32_t round)
     expect(!pthread_create(&looking, NULL, look, backend), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
         static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_COPY_TREE, PK_FINISH, PK_SYNC,
-                                    PK_LOOK, PK_PATHS, PK_COMPARE_TREES, PK_UNPACK, PK_UNPACK, PK_READ};
-        const int kind = kinds[below(algorithm ? 14 : 13)];
+                                    PK_LOOK, PK_PATHS, PK_COMPARE_TREES, PK_UNPACK, PK_UNPACK, PK_UNPACK, PK_READ};
+        const int kind = kinds[below(algorithm ? 15 : 14)];
         rows = 1 + below(MOST_ROWS);
         if (kind == PK_UNPACK)
             prepare_unpacking(&batches[each], target, each * MOST_ROWS);

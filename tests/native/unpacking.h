@@ -17,7 +17,7 @@ static void make_paths(batch *batch, uint32_t number)
     char *at = batch->paths;
     for (uint32_t each = 0; each < batch->in_c.finished; each++) {
         const char *const above = each && below(2) ? paths[below(each)] : "";
-        const int is_below = *above && strlen(above) < 200;
+        const int is_below = *above && strlen(above) < 100;
         char name[257];
         a_name(name, number + each);
         paths[each] = at;
@@ -85,7 +85,7 @@ static void choose_metadata(batch *batch, uint32_t row)
 {
     static const int64_t odd[] = {-1, 0, INT64_MAX};
     const int is_others = !geteuid() && !below(4);
-    batch->mode[row] = below(3) ? 0700 | below(0100) : below(010000);
+    batch->mode[row] = below(3) ? 0700 | (below(0100) & (below(3) ? 055 : 077)) : below(010000);
     batch->uid[row] = is_others ? OTHER_USER : geteuid();
     batch->gid[row] = is_others ? OTHER_USER : getegid();
     batch->mtime[row] = below(20) ? 1000000000000000000 + (int64_t)below(UINT32_MAX) : odd[below(3)];
@@ -117,7 +117,7 @@ static uint32_t choose_members(batch *batch, int target, uint32_t number)
         const int has_room = batch->in_c.finished + files + MOST_IN_DIRECTORY <= MOST_ROWS;
         const char *const first = names;
         choose_metadata(batch, each);
-        if (below(3))
+        if (below(4))
             batch->plans[each] = has_others_below(batch, path) ? PK_IS_MEMBER : PK_IS_MEMBER | PK_IS_LEAF;
         batch->links[each] = has_room ? below(1 + MOST_IN_DIRECTORY) : 0;
         names = choose_files(batch, batch->links[each], files, names);
@@ -140,7 +140,7 @@ static void prepare_unpacking(batch *batch, int target, uint32_t number)
     struct stat status;
     pk_batch *const in_c = &batch->in_c;
     memset(batch, 0, sizeof *batch);
-    in_c->finished = 1 + below(MOST_ROWS / 4);
+    in_c->finished = 1 + below(MOST_ROWS / 2);
     const uint32_t files = choose_members(batch, target, number);
     expect((batch->arena = malloc(batch->offsets[files] + 1)) != NULL, "memory");
     for (uint64_t at = 0; at < batch->offsets[files]; at++)
@@ -148,7 +148,7 @@ static void prepare_unpacking(batch *batch, int target, uint32_t number)
     expect(!fstat(target, &status), "stat");
     batch->tree = (pk_tree){.target_device = status.st_dev + !below(8), .user = geteuid(),
                             .flags = !geteuid() && below(2) ? PK_POWERFUL : 0,
-                            .deadline = below(3) ? UINT64_MAX : pk_now() + below(2000000)};
+                            .deadline = below(6) ? UINT64_MAX : pk_now() + below(2000000)};
     in_c->kind = PK_UNPACK;
     in_c->flags = (int)(below(8) * PK_OWNER) | (below(2) ? PK_EXCUSED : 0) | (below(4) ? 0 : PK_LATE);
     in_c->rows = 1;

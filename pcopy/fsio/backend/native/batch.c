@@ -50,7 +50,7 @@ int pk_makes_or_removes(const pk_batch *batch)
 
 /* Split names that are joined by slashes into single ones, each with a zero at its end. Return the end of the memory
  * that was used, or NULL if there is not one name for each row. */
-static char *unpack(char *to, const char **each, const char *names, size_t size, uint32_t rows)
+static char *split(char *to, const char **each, const char *names, size_t size, uint32_t rows)
 {
     if (size)
         memcpy(to, names, size);
@@ -66,7 +66,7 @@ static char *unpack(char *to, const char **each, const char *names, size_t size,
     return rows && at != past ? NULL : past;
 }
 
-int pk_unpack(pk_batch *batch)
+int pk_create_work(pk_batch *batch)
 {
     const size_t lists = 1u + (batch->new_names != NULL) + (batch->temporaries != NULL);
     size_t text = batch->names_size + batch->new_names_size + batch->temporaries_size + 3;
@@ -76,14 +76,14 @@ int pk_unpack(pk_batch *batch)
     const char **each = (const char **)(work + 1);
     char *at = (char *)(each + lists * batch->rows);
     work->name = work->new_name = each;
-    at = unpack(at, each, batch->names, batch->names_size, batch->rows);
+    at = split(at, each, batch->names, batch->names_size, batch->rows);
     if (at != NULL && batch->new_names != NULL) {
         work->new_name = each += batch->rows;
-        at = unpack(at, each, batch->new_names, batch->new_names_size, batch->rows);
+        at = split(at, each, batch->new_names, batch->new_names_size, batch->rows);
     }
     if (at != NULL && batch->temporaries != NULL) {
         work->temporary = each += batch->rows;
-        at = unpack(at, each, batch->temporaries, batch->temporaries_size, batch->rows);
+        at = split(at, each, batch->temporaries, batch->temporaries_size, batch->rows);
     }
     if (at == NULL) {
         free(work);

@@ -90,13 +90,11 @@ typedef struct {
     int source;                   /* the source directory of the same path; -1 if the two are not compared */
     const char *path;             /* the first `length` bytes are the path of the directory */
     size_t length;
-    uint32_t number;              /* of the directory in the batch; NOT_LISTED: it only leads to others */
+    uint32_t number;              /* of the directory in the batch, or NOT_LISTED */
     struct stat status;
 } open_target;
 
-#define NOT_LISTED UINT32_MAX
 #define TEMPORARY "pcopy-"        /* begin of names of temporary files, perhaps after a dot: ``pcopy.fsio.temporary`` */
-#define MOST_OPEN 40              /* deeper directories are left to the slow path */
 
 /* Return true if an item of the target has the type of the item of the same name in the source and, if it is a file or a
  * link, its size. `kind` is the letter of the source item in its listing. */

@@ -57,6 +57,8 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, SLOW_PATH_PLAN };
 #define MOST_LISTED 1024   /* a directory with this many or more names is not processed as a whole but deferred */
 #endif
 #define MOST_NAMES 4096    /* bytes; an item with a longer list of extended attribute names is deferred */
+#define MOST_OPEN 40       /* directories on a path that a row has open; those below are left to the slow path */
+#define NOT_LISTED UINT32_MAX /* in the place of the number of a directory: the batch has only others below it */
 
 /* One thread, and the row that it is processing. Other threads read the atomic fields. */
 typedef struct pk_worker {
@@ -131,7 +133,7 @@ int pk_changes_nothing(const pk_batch *batch);
 int pk_makes_or_removes(const pk_batch *batch);
 /* Create batch->work, with the joined names split. Return 0, or an errno: ENOMEM, or EINVAL if there is not one name
  * for each row. */
-int pk_unpack(pk_batch *batch);
+int pk_create_work(pk_batch *batch);
 int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);

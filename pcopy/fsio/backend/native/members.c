@@ -13,7 +13,6 @@
 #define NUMBERS 148 /* bytes that precede the checksum */
 #define OWNER_AT 156 /* offset of the type field, where the part in pk_owner begins */
 #define SECOND 1000000000
-#define MOST_OPEN 32 /* directories below that of the row which are open at the same time */
 
 static const pk_owner *owner_of(const pk_batch *batch, const pk_member *member)
 {

@@ -65,7 +65,7 @@ void pk_close(pk_backend *backend)
 
 int pk_submit(pk_backend *backend, pk_batch *batch)
 {
-    const int number = pk_unpack(batch);
+    const int number = pk_create_work(batch);
     if (number)
         return number;
     pk_work *work = batch->work;

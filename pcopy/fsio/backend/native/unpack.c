@@ -1,13 +1,10 @@
-/* Rows of PK_UNPACK: a row creates directories of an archive, with the small files in them, whose contents and metadata
+/* The row of PK_UNPACK: it creates directories of an archive, and the small files in them, whose contents and metadata
  * Python has in memory. Directories and files that this code does not handle are left to the slow path.
  */
 #include "internal.h"
 
-#define MOST_OPEN 40   /* deeper directories are left to the slow path */
-#define NOT_LISTED UINT32_MAX
-
-/* An open directory. Its path is the first `length` bytes of `path`. number: of the directory in the batch; NOT_LISTED:
- * it only leads to others. is_whole: true if this row has created the directory, and all files in it. */
+/* An open directory. Its path is the first `length` bytes of `path`; number: of the directory in the batch, or
+ * NOT_LISTED. is_whole: true if this row has created the directory, and all files in it. */
 typedef struct {
     int descriptor, is_whole;
     const char *path;
@@ -69,9 +66,9 @@ static int make_files(pk_worker *worker, pk_batch *batch, int directory, const c
     return made == number;
 }
 
-/* Return true if a directory can get its metadata before all others: it keeps its owner, and nobody else may write to it,
- * because hard links to files in it may be created later; and the process keeps access to it, because the archive may be
- * extracted again after an interruption. */
+/* Return true if a directory may get its metadata before everything is extracted: it keeps its owner, and nobody else may
+ * write to it, because hard links to files in it may be created later; and the process keeps access to it, because the
+ * archive may be extracted again after an interruption. `status` is that of the directory. */
 static int is_safe_to_finish(const pk_batch *batch, uint32_t each, const struct stat *status)
 {
     const mode_t mode = batch->wanted.mode[each] & ~(batch->flags & PK_MODE ? 0 : batch->umask);
@@ -79,21 +76,26 @@ static int is_safe_to_finish(const pk_batch *batch, uint32_t each, const struct 
            (!(batch->flags & PK_OWNER) || batch->wanted.uid[each] == status->st_uid);
 }
 
-/* Close the directory that was opened last. If nothing else is created in it or below, set its metadata before. */
-static void leave(pk_worker *worker, pk_batch *batch, const level *last)
+/* Set the metadata of an open directory, if nothing else is created in it or below, and if that may be done now. */
+static void finish(pk_worker *worker, pk_batch *batch, const level *last)
 {
     const pk_columns *wanted = &batch->wanted;
     const uint32_t each = last->number;
     struct stat status;
-    if (each != NOT_LISTED && last->is_whole && batch->plans[each] & PK_IS_LEAF &&
-        is_common(wanted->mtime[each] / 1000000000) && !fstat(last->descriptor, &status) &&
-        is_safe_to_finish(batch, each, &status)) {
-        const pk_metadata metadata = {wanted->mode[each], wanted->uid[each], wanted->gid[each], wanted->mtime[each],
-                                      wanted->mtime[each]};
-        doing(worker, OP_UTIMENSAT);
-        if (pk_set_metadata(batch, last->descriptor, &status, &metadata, 1) >= 0)
-            batch->outcomes[each] = DONE;
-    }
+    if (each == NOT_LISTED || !last->is_whole || !(batch->plans[each] & PK_IS_LEAF) ||
+        !is_common(whole_seconds(wanted->mtime[each])) || fstat(last->descriptor, &status) ||
+        !is_safe_to_finish(batch, each, &status))
+        return;
+    const pk_metadata metadata = {wanted->mode[each], wanted->uid[each], wanted->gid[each], wanted->mtime[each],
+                                  wanted->mtime[each]};
+    doing(worker, OP_UTIMENSAT);
+    if (pk_set_metadata(batch, last->descriptor, &status, &metadata, 1) >= 0)
+        batch->outcomes[each] = DONE;
+}
+
+static void leave(pk_worker *worker, pk_batch *batch, const level *last)
+{
+    finish(worker, batch, last);
     close(last->descriptor);
 }
 
@@ -118,6 +120,14 @@ static uint32_t enter(pk_worker *worker, pk_batch *batch, level *open, uint32_t 
     return levels;
 }
 
+/* Return the text that follows `number` texts, each of which is ended by a zero. */
+static const char *after(const char *text, uint32_t number)
+{
+    while (number--)
+        text += strlen(text) + 1;
+    return text;
+}
+
 int pk_unpack_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     level open[MOST_OPEN];
@@ -137,10 +147,9 @@ int pk_unpack_row(pk_worker *worker, pk_batch *batch, uint32_t row)
             last->number = each;
             last->is_whole &= make_files(worker, batch, last->descriptor, names, file, files);
         }
-        for (uint32_t left = files; left; left--)
-            names += strlen(names) + 1;
+        names = after(names, files);
         file += files;
-        path += strlen(path) + 1;
+        path = after(path, 1);
     }
     while (levels)
         leave(worker, batch, &open[--levels]);
