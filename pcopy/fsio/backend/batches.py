@@ -120,8 +120,8 @@ class FileOperationBatch(LightDataclass, Generic[Result]):
     """An operation on many items, which are submitted to a backend together. ``Result`` is the type of its result."""
 
     row_kind = "item"
-    """What a row of the batch is: an ``item``, a ``directory`` with the items in it, a ``subtree``, a ``changed
-    subtree`` (``ChangeTreesBatch``), or ``members of subtrees`` (``pcopy.fsio.backend.member_batches``).
+    """What a row of the batch is: an ``item``, a ``directory`` with the items in it, a ``subtree``, or ``members of
+    subtrees`` (``pcopy.fsio.backend.member_batches``).
     """
 
     @property

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, BatchResult, FileOperationBatch
-from pcopy.fsio.backend.columns import ItemStatusColumns
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    LINKS_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    ItemStatusColumns,
+)
 from pcopy.fsio.backend.walk_batches import WalkBatch, WalkResult
 
 
@@ -130,8 +137,10 @@ class ReadTarMembersBatch(FileOperationBatch[ReadTarMembersResult]):
 
 IS_MEMBER, IS_LEAF = 1, 2
 """Flags of a directory of an ``UnpackDirectoriesBatch``: a member describes it; nothing but the files of the batch is
-created in it, so that it gets its metadata at once.
+created in it, so that it may get its metadata at once.
 """
+UNPACKED_DIRECTORY_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | LINKS_COLUMN | MTIME_COLUMN
+"""Columns of the directories of an ``UnpackDirectoriesBatch``."""
 
 
 class UnpackDirectoriesResult(BatchResult):
@@ -148,7 +157,7 @@ class UnpackDirectoriesResult(BatchResult):
 
 class UnpackDirectoriesBatch(FileOperationBatch[UnpackDirectoriesResult]):
     """Create directories, and small files in them from contents and metadata in memory. Missing directories above them
-    are created, too.
+    are created, too. The batch has one row.
 
     Fields:
         directory: descriptor of the directory from which the paths lead.
@@ -157,10 +166,10 @@ class UnpackDirectoriesBatch(FileOperationBatch[UnpackDirectoriesResult]):
             followed by those below it.
         flags: ``IS_MEMBER`` and ``IS_LEAF`` of each directory.
         directories: columns with mode, owner, group and mtime of the directories, and in ``links`` the number of files
-            in each.
+            in each (``UNPACKED_DIRECTORY_COLUMNS``).
         packed_names: names of the files, directory by directory, each followed by a zero byte.
         files: columns with mode, owner, group, mtime and size of the files (``CREATION_COLUMNS``).
-        contents: the contents of all files, in one memory area.
+        contents: the contents of all files.
         offsets: the offset in ``contents`` at which each file begins.
         deadline: time (``time.monotonic``) after which no further directory is begun.
     """

@@ -140,19 +140,23 @@ class NativeBatch:
         packed.after, packed.before, packed.larger, packed.smaller = filters[2:]
         return packed
 
-    def set_column_pointers(self, to: Any, rows: ItemStatusColumns, needed: int = 0) -> None:
-        """Set the pointers in ``to``, a C structure ``pk_columns``, to the columns of ``rows``.
+    def set_column_pointers(
+        self, to: Any, rows: ItemStatusColumns, needed: int = 0, row_count: int | None = None
+    ) -> None:
+        """Set the pointers in ``to``, a C structure ``pk_columns``, to the columns of ``rows``. Each must have
+        ``row_count`` rows; if that is None, as many as the batch.
 
-        Raise ``ValueError`` if a column is too short, or if a column in the mask ``needed`` is missing: C would access
-        memory outside the columns.
+        Raise ``ValueError`` if a column has another length, or if a column in the mask ``needed`` is missing: C would
+        access memory outside the columns.
         """
+        number = self.row_count if row_count is None else row_count
         if needed & ~rows.mask:
             raise ValueError("a column that this batch needs is missing")
         for name, kind, bit in _COLUMNS:
-            if rows.mask & bit and self.row_count:
+            if rows.mask & bit and number:
                 column: array[int] = getattr(rows, name)
-                if len(column) != self.row_count:
-                    raise ValueError(f"the column {name} has {len(column)} rows, unlike the batch")
+                if len(column) != number:
+                    raise ValueError(f"the column {name} has {len(column)} rows, and not {number}")
                 pointer = _ffi.from_buffer(kind, column)
                 setattr(to, name, pointer)
                 self._kept_alive.append(pointer)

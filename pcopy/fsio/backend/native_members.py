@@ -12,9 +12,10 @@ from typing import Any
 
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FileOperationBatch
-from pcopy.fsio.backend.columns import BatchOutcomeColumns
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, BatchOutcomeColumns
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.member_batches import (
+    UNPACKED_DIRECTORY_COLUMNS,
     DescribeMembersBatch,
     DescribeMembersResult,
     ReadTarMembersBatch,
@@ -107,38 +108,24 @@ class NativeUnpackDirectoriesBatch(NativeBatch):
 
     def __init__(self, settings: BackendSettings, batch: UnpackDirectoriesBatch) -> None:
         number, files = len(batch.flags), len(batch.offsets)
-        # One row for all; the other elements of the columns are for the files.
+        # The batch has one row. C stores the outcomes of files in the columns of the verdicts, too.
         self._unpack_result = UnpackDirectoriesResult(BatchOutcomeColumns(max(1, files)))
         super().__init__(_lib.PK_UNPACK, batch, self._unpack_result, raise_unexpected_deferral)
-        rows, to = batch.directories, self.batch
-        of_directories, of_files = (rows.mode, rows.uid, rows.gid, rows.links, rows.mtime), batch.files
-        columns_of_files = (of_files.mode, of_files.uid, of_files.gid, of_files.mtime, of_files.size)
-        ends = map(int.__add__, batch.offsets, of_files.size)
-        if (
-            {batch.packed_paths.count(b"\0"), *map(len, of_directories)} != {number}
-            or {batch.packed_names.count(b"\0"), sum(rows.links), *map(len, columns_of_files)} != {files}
-            or max(ends, default=0) > len(batch.contents)
-            or batch.packed_paths[-1:] + batch.packed_names[-1:] not in (b"\0", b"\0\0")
-        ):
-            raise ValueError("a directory or a file lacks a name, a value or its contents")
+        to = self.batch
+        self.set_column_pointers(to.wanted, batch.directories, UNPACKED_DIRECTORY_COLUMNS, number)
+        self.set_column_pointers(to.given, batch.files, CREATION_COLUMNS, files)
+        if sum(batch.directories.links) != files:
+            raise ValueError("the directories do not have as many files as the batch")
+        for packed, count in ((batch.packed_paths, number), (batch.packed_names, files)):
+            if packed.count(b"\0") != count or packed[-1:] not in b"\0":
+                raise ValueError("there is not one path for each directory, and one name for each file")
+        if max(map(int.__add__, batch.offsets, batch.files.size), default=0) > len(batch.contents):
+            raise ValueError("the contents of a file end outside the buffer")
         to.rows, to.finished, to.umask = 1, number, settings.umask
-        to.wanted.mode, to.wanted.uid, to.wanted.gid, to.wanted.links = (
-            self.column_pointer("uint32_t[]", column) for column in of_directories[:4]
-        )
-        to.wanted.mtime = self.column_pointer("int64_t[]", rows.mtime)
-        to.given.mode, to.given.uid, to.given.gid = (
-            self.column_pointer("uint32_t[]", column) for column in columns_of_files[:3]
-        )
-        to.given.mtime = self.column_pointer("int64_t[]", of_files.mtime)
-        to.given.size = self.column_pointer("uint64_t[]", of_files.size)
-        to.plans, to.prefixes = (
-            self.column_pointer("uint8_t[]", batch.flags),
-            self.column_pointer("char[]", batch.packed_paths),
-        )
-        to.paths, to.arena = (
-            self.column_pointer("char[]", batch.packed_names),
-            self.column_pointer("uint8_t[]", batch.contents),
-        )
+        to.plans = self.column_pointer("uint8_t[]", batch.flags)
+        to.prefixes = self.column_pointer("char[]", batch.packed_paths)
+        to.paths = self.column_pointer("char[]", batch.packed_names)
+        to.arena = self.column_pointer("uint8_t[]", batch.contents)
         to.offsets = self.column_pointer("uint64_t[]", batch.offsets)
         self._codes = bytearray(number + files)
         to.outcomes = self.column_pointer("uint8_t[]", self._codes)

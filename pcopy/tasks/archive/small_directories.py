@@ -2,8 +2,10 @@
 members in them from data in memory.
 
 A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size. A *leaf* is a directory
-in which nothing else is created than its simple members; it gets its metadata at once. What the backend leaves is
-extracted by the slow path (``ExtractMembers``).
+in which nothing else is created than its simple members. It gets its metadata at once, unless another user could
+replace its files then, or this process would lose access to it; these and all other directories get their metadata at
+the end (``pcopy.tasks.archive.finish_members``). What the backend leaves is extracted by the slow path
+(``ExtractMembers``).
 """
 
 from __future__ import annotations
@@ -11,21 +13,19 @@ from __future__ import annotations
 import marshal
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Generic, Protocol, Self, TypeVar
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import MetadataOutcome
-from pcopy.fsio.backend.columns import (
-    GROUP_COLUMN,
-    LINKS_COLUMN,
-    MODE_COLUMN,
-    MTIME_COLUMN,
-    OWNER_COLUMN,
-    ItemStatusColumns,
-    OutcomeCode,
+from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode
+from pcopy.fsio.backend.member_batches import (
+    IS_LEAF,
+    IS_MEMBER,
+    UNPACKED_DIRECTORY_COLUMNS,
+    UnpackDirectoriesBatch,
+    UnpackDirectoriesResult,
 )
-from pcopy.fsio.backend.member_batches import IS_LEAF, IS_MEMBER, UnpackDirectoriesBatch, UnpackDirectoriesResult
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.tasks.archive.make_members import MAX_READ_SIZE, row_ranges_close_in_archive, run_batch_at_once
@@ -42,8 +42,6 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
-_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | LINKS_COLUMN | MTIME_COLUMN
-"""Columns of the directories of a batch."""
 _NOT_DESCRIBED = bytes(8 * SIMPLE_MEMBER_WORDS)
 """Stands for the packed member of a directory that no member describes."""
 _DONE, _LACKS_METADATA = int(OutcomeCode.DONE), int(OutcomeCode.LACKS_METADATA)
@@ -74,8 +72,9 @@ T = TypeVar("T", bound=SmallDirectory)
 
 
 def can_unpack_directories(rank: Rank, result: TaskResult) -> bool:
-    """Return True if small directories may be extracted by calls of the backend: it has such calls, and no outcome of
-    an item is reported.
+    """Return True if small directories may be extracted by calls of the backend: it has such calls and no threads, the
+    job has no limits and is no dry run, no outcomes of items are reported, and no name belongs to a file and to a
+    directory.
     """
     return (
         rank.backend.has_directory_batches
@@ -117,20 +116,23 @@ def unpack_directories(
 
 
 class _DirectoryRows(Generic[T]):
-    """Collects small directories for a batch; a row is one directory.
+    """Small directories for a batch, in columns; a row is one directory.
 
-    ``tasks`` are the tasks that extract them, ``files`` the numbers of their simple members.
+    ``tasks`` are the tasks that extract them.
     """
 
     def __init__(self) -> None:
         self.tasks: list[T] = []
         self._values: list[bytes] = []
+        """The packed member that describes each directory, or ``_NOT_DESCRIBED``."""
         self._file_counts = array("I")
+        """Number of the simple members of each."""
         self._flags = bytearray()
         self._files = SimpleMemberColumns((), b"")
+        """The simple members of all directories."""
 
     def add_task(self, task: T) -> bool:
-        """Add the directory of ``task``. Return False if it has members that the backend cannot create."""
+        """Add the directory of ``task``. Return False if the backend cannot create all of its members."""
         values, files = marshal.loads(task.values), len(task.simple_members) // (8 * SIMPLE_MEMBER_WORDS)
         if len(values) > 1 or not task.path or not (files or values):
             return False
@@ -152,7 +154,7 @@ class _DirectoryRows(Generic[T]):
             device: st_dev of the target.
             deadline: time (``time.monotonic``) after which no further directory is begun.
         """
-        directories = ItemStatusColumns.with_unset_columns(len(self.tasks), _COLUMNS)
+        directories = ItemStatusColumns.with_unset_columns(len(self.tasks), UNPACKED_DIRECTORY_COLUMNS)
         described = SimpleMemberColumns((), b"".join(self._values)).metadata_columns_for_creation(0, len(self.tasks))
         directories.mode, directories.uid, directories.gid = described.mode, described.uid, described.gid
         directories.mtime, directories.links = described.mtime, self._file_counts
@@ -171,34 +173,26 @@ class _DirectoryRows(Generic[T]):
         """Count what the batch has created, according to its result ``made``. Add directories that get their metadata
         at the end to ``to_finish``. Yield tasks for what remains.
         """
-        codes, file_codes, done = made.directory_codes, made.file_codes, _DONE
-        directories = files = size = first = 0
+        directories = end = 0
         for task, value, number, flags, code in zip(
-            self.tasks, self._values, self._file_counts, self._flags, codes, strict=True
+            self.tasks, self._values, self._file_counts, self._flags, made.directory_codes, strict=True
         ):
-            end = first + number
+            first, end = end, end + number
             if not code:
-                first = end
                 yield task
                 continue
             if flags & IS_MEMBER:
                 directories += 1
-                if code != done:
+                if code != _DONE:
                     to_finish.append(MemberToExtract.unpack(value, task.path))
-            if task.superseded:
-                result.count(counts.SKIPPED, task.superseded)
-            if number:
-                codes_here = file_codes[first:end]
-                if codes_here.count(done) < number:
-                    yield from _remaining_files(result, task, codes_here)
-                files += number - codes_here.count(0)
-                size += sum(each for each, code in zip(self._files.sizes[first:end], codes_here, strict=True) if code)
-            first = end
+            result.count(counts.SKIPPED, task.superseded)
+            if made.file_codes.count(_DONE, first, end) < number:
+                yield from _remaining_files(result, task, made.file_codes[first:end])
         result.count(counts.DIRECTORIES, directories)
-        if files:
+        if any(made.file_codes):
             rank.record_write_success()
-            result.count(counts.FILES, files)
-            result.count(counts.BYTES, size)
+            result.count(counts.FILES, len(made.file_codes) - made.file_codes.count(0))
+            result.count(counts.BYTES, sum(compress(self._files.sizes, made.file_codes)))
 
 
 def _remaining_files(result: TaskResult, task: T, codes: bytes) -> Iterable[T]:
@@ -208,7 +202,8 @@ def _remaining_files(result: TaskResult, task: T, codes: bytes) -> Iterable[T]:
     simple = task.simple_columns()
     for row, code in enumerate(codes):
         if code == _LACKS_METADATA:
-            result.record_applied_metadata(directory_place_in_target(task.path), simple.names[row], MetadataOutcome(1))
+            outcome = MetadataOutcome(excused=1)
+            result.record_applied_metadata(directory_place_in_target(task.path), simple.names[row], outcome)
     if rows := [row for row, code in enumerate(codes) if not code]:
         yield task.task_for_files(simple.selected_members(rows))
 
