@@ -2,7 +2,8 @@
 extracts some members of one directory, each ``ExtractDirectories`` the members of several small ones.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
-(``finish_members``). A directory that no member describes gets the default mode of a new directory.
+(``finish_members``), or at once if it is complete and small (``small_directories``). A directory that no member
+describes gets the default mode of a new directory.
 
 Every path is resolved from the descriptor of the target, one component at a time, and without following symbolic links.
 So no member can be written outside the target, whatever is in the target, or is created there meanwhile.

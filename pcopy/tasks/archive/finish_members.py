@@ -1,7 +1,8 @@
-"""Metadata of extracted directories, which they get after everything in them was extracted.
+"""Metadata that extracted directories get at the end of the job.
 
-If a directory got its final mode earlier, it might not be writable; and its mtime would change with each item that is
-created in it.
+If a directory got its final mode before everything in it was extracted, it might not be writable; and its mtime would
+change with each item that is created in it. Some directories are complete earlier, and get their metadata then
+(``pcopy.tasks.archive.small_directories``).
 """
 
 from __future__ import annotations
@@ -96,22 +97,19 @@ def _finish_simple_directories(rank: Rank, members: list[MemberToExtract]) -> Ti
         return bytes(len(members))
     lookup = owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner)
     wanted, number = [extracted_member_metadata(lookup, each.member) for each in members], len(members)
-    rows, columns = (
-        ItemStatusColumns(number, DIRECTORY_METADATA_COLUMNS | INODE_COLUMN),
-        list(zip(*wanted, strict=True)),
-    )
-    rows.mode, rows.uid, rows.gid = (array("I", column) for column in columns[:3])
-    rows.atime, rows.mtime = (array("q", column) for column in columns[3:5])
+    rows = ItemStatusColumns(number, DIRECTORY_METADATA_COLUMNS | INODE_COLUMN)
+    for name, typecode in (("mode", "I"), ("uid", "I"), ("gid", "I"), ("atime", "q"), ("mtime", "q")):
+        setattr(rows, name, array(typecode, [getattr(each, name) for each in wanted]))
     batch = FinishDirectoriesBatch(
-        root,
-        root,
-        column_of_zeros("Q", number),
-        b"\0".join([each.path for each in members]),
-        rows,
-        bytes(number),
-        b"\1" * number,
-        DirectoryBatchSettings(device, device, finishes_by_path=True),
-        DIRECTORIES_PER_ROW if rank.backend.runs_in_poll else 1,
+        directory=root,
+        target=root,
+        sources=column_of_zeros("Q", number),
+        packed_paths=b"\0".join([each.path for each in members]),
+        rows=rows,
+        marks=bytes(number),
+        created_by_job=b"\1" * number,
+        settings=DirectoryBatchSettings(device, device, finishes_by_path=True),
+        directories_per_row=DIRECTORIES_PER_ROW if rank.backend.runs_in_poll else 1,
     )
     finished = yield from rank.execute_batch(batch)
     return finished.codes

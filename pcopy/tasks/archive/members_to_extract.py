@@ -139,9 +139,11 @@ def pack_simple_member(data: int, member: ArchiveMember, uid: int, gid: int) -> 
 
 
 class SimpleMemberColumns:
-    """Simple members (regular files without special metadata) of one directory, as columns; a row is one member.
+    """Simple members (regular files without special metadata), as columns; a row is one member.
 
-    ``data_offsets`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
+    ``names`` are their names in one directory. They may be empty if only the other columns are used; these may belong
+    to several directories, or be those of directories that the C backend has packed. ``data_offsets`` are the offsets
+    of their contents in the archive, ``sizes`` the bytes of their contents.
     """
 
     def __init__(self, names: Sequence[bytes], packed: bytes) -> None:
