@@ -52,8 +52,10 @@ ITEMS_PER_SLICE = 64
 """Number of members after which a task that reads headers yields, so that its rank can do other work."""
 MAX_MEMBERS_PER_TASK = 256
 """Largest number of members of one directory that one task extracts."""
-MEMBER_SORT_MEMORY_BYTES = 32 << 20
-"""Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
+_EXTRACTION_SORT_BYTES = 32 << 20
+"""Bytes of memory in which a rank sorts the members to extract. If they take more, they are spilled to a temporary
+file.
+"""
 
 
 class MemberRecordDistributor:
@@ -223,8 +225,8 @@ class FoundMembers:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.members = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
-        self.marks = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES // 4)
+        self.members = ExternalSorter(rank.open_spool, _EXTRACTION_SORT_BYTES)
+        self.marks = ExternalSorter(rank.open_spool, _EXTRACTION_SORT_BYTES // 4)
 
     def close(self) -> None:
         """Close the sorters and their temporary files."""

@@ -30,8 +30,10 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
-MEMBER_SORT_MEMORY_BYTES = 16 << 20
-"""Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
+_LAYOUT_SORT_BYTES = 16 << 20
+"""Bytes of memory in which a rank sorts members of an archive that is created. If they take more, they are spilled to a
+temporary file.
+"""
 MAX_SIMPLE_BYTES = 8 << 20
 """Bytes of records of simple files (regular files without xattrs, links and holes) of one directory that are kept in
 packed form, many files in one record. Further files become one record each.
@@ -59,8 +61,8 @@ class MembersToLayOut:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.members = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
-        self.linked_names = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
+        self.members = ExternalSorter(rank.open_spool, _LAYOUT_SORT_BYTES)
+        self.linked_names = ExternalSorter(rank.open_spool, _LAYOUT_SORT_BYTES)
         """Names of inodes with several hard links, sorted by inode."""
         self.has_linked_names = False
         """True once any such name was received: then ``GroupLinkNames`` was spawned."""
