@@ -16,7 +16,7 @@ from operator import add
 from typing import Any, BinaryIO
 
 from pcopy.engine.backlog import OpenSpool
-from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
+from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives, length_of_common_prefix
 from pcopy.engine.task import UNRECORDED, CountsOfLabels, Share, Task, TaskId, TaskShares
 from pcopy.fast_named_tuple import NamedTuple
 
@@ -191,9 +191,7 @@ class SharePacker:
         if not isinstance(share, CountsOfLabels):
             return share
         before, self._prefix = self._prefix, share.prefix
-        common = min(len(before), len(share.prefix))
-        if before[:common] != share.prefix[:common]:
-            common = 0
+        common = length_of_common_prefix(before, share.prefix)
         nonzero = [row for row, column in enumerate(share.columns) if any(column)]
         counters, columns = (share.counters[row] for row in nonzero), (tuple(share.columns[row]) for row in nonzero)
         return common, share.prefix[common:], share.labels, tuple(counters), tuple(columns)

@@ -237,6 +237,24 @@ _MESSAGE_CODES = {kind: code for code, kind in _MESSAGE_TYPES.items()}
 _WORK_MESSAGES = (StartPhaseMessage, AddressedTasksMessage, TaskReply)
 
 
+def length_of_common_prefix(before: bytes, following: bytes) -> int:
+    """Return how many bytes at the beginning of ``before`` and ``following`` are equal.
+
+    Paths that follow each other in a deep tree are sent and recorded without these bytes: the full paths of a chain of
+    directories take memory in proportion to the square of its depth.
+    """
+    if following.startswith(before):
+        return len(before)
+    common, end = 0, min(len(before), len(following))
+    while common < end:
+        middle = (common + end + 1) // 2
+        if following.startswith(before[common:middle], common):
+            common = middle
+        else:
+            end = middle - 1
+    return common
+
+
 def dump_primitives(value: Any) -> bytes:
     """Return ``value`` as a pickle of protocol 5, without references to classes or functions. ``value`` consists of
     numbers, strings, bytes, None and containers of these.

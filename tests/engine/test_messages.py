@@ -29,6 +29,7 @@ from pcopy.engine.messages import (
     TaskRequest,
     decode_message,
     encode_message,
+    length_of_common_prefix,
     load_primitives,
 )
 from pcopy.engine.task import TASK_OVERHEAD_BYTES, Task
@@ -172,3 +173,27 @@ def test_flipped_byte_raises_no_unexpected_exception(message: Message, data: st.
 def test_pickled_value_that_is_no_message_is_refused(value: object) -> None:
     with pytest.raises(InvariantBroken):
         decode_message(pickle.dumps(value, 5))
+
+
+@pytest.mark.parametrize(
+    ("before", "following", "common"),
+    [
+        (b"", b"", 0),
+        (b"", b"a", 0),
+        (b"a", b"", 0),
+        (b"a", b"b", 0),
+        (b"ab", b"ab", 2),
+        (b"ab", b"abc", 2),
+        (b"abc", b"ab", 2),
+        (b"abc", b"abd", 2),
+        (b"abcd/x", b"abcd/y/z", 5),
+        (b"a" * 1000 + b"b", b"a" * 1001, 1000),
+    ],
+)
+def test_length_of_common_prefix(before: bytes, following: bytes, common: int) -> None:
+    assert length_of_common_prefix(before, following) == common
+
+
+def test_common_prefix_may_end_at_each_position() -> None:
+    for length in range(20):
+        assert length_of_common_prefix(b"a" * length + b"bbb", b"a" * length + b"ccccc") == length

@@ -41,7 +41,7 @@ from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
 from pcopy.tasks.base.codec import LAZY_MODULES, decode_task, encode_task, import_all_task_modules
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
-from pcopy.tasks.base.values import length_of_common_prefix, pack_numbers, unpack_numbers
+from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.links.group_links import GatherHardLinks
 
@@ -245,27 +245,3 @@ def test_incomplete_kind_is_refused(missing: str) -> None:
     with pytest.raises(TypeError, match=f"does not define {missing}"):
         new_class("Incomplete", (TaskKind,), said, lambda namespace: namespace.update(body))
     assert 197 not in KIND_BY_CODE
-
-
-@pytest.mark.parametrize(
-    ("before", "path", "common"),
-    [
-        (b"", b"", 0),
-        (b"", b"a", 0),
-        (b"a", b"", 0),
-        (b"a", b"b", 0),
-        (b"ab", b"ab", 2),
-        (b"ab", b"abc", 2),
-        (b"abc", b"ab", 2),
-        (b"abc", b"abd", 2),
-        (b"abcd/x", b"abcd/y/z", 5),
-        (b"a" * 1000 + b"b", b"a" * 1001, 1000),
-    ],
-)
-def test_length_of_common_prefix(before: bytes, path: bytes, common: int) -> None:
-    assert length_of_common_prefix(before, path) == common
-
-
-def test_common_prefix_may_end_at_each_position() -> None:
-    for length in range(20):
-        assert length_of_common_prefix(b"a" * length + b"bbb", b"a" * length + b"ccccc") == length

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from pcopy.archive.index import MAX_INDEX_OFFSETS
 from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
+from pcopy.engine.messages import length_of_common_prefix
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.sorting import ExternalSorter
@@ -31,7 +32,6 @@ from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import length_of_common_prefix
 
 MIN_OFFSET_DISTANCE = 1 << 20
 """Smallest distance, in bytes, between two offsets in the index of the archive."""

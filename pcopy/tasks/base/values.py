@@ -211,24 +211,6 @@ class FileToRead(NamedTuple):
         return ((self.place, self.name),) if self.linked_item is None else self.linked_item.names
 
 
-def length_of_common_prefix(before: bytes, path: bytes) -> int:
-    """Return how many bytes at the beginning of ``before`` and ``path`` are equal.
-
-    Paths that follow each other in a deep tree are sent without these bytes: the full paths of a chain of directories
-    take memory in proportion to the square of its depth.
-    """
-    if path.startswith(before):
-        return len(before)
-    common, end = 0, min(len(before), len(path))
-    while common < end:
-        middle = (common + end + 1) // 2
-        if path.startswith(before[common:middle], common):
-            common = middle
-        else:
-            end = middle - 1
-    return common
-
-
 class SignatureEntries(NamedTuple):
     """Items of one directory of a dataset, as a signature lists them, in packed columns: value number i of each column
     belongs to name number i.

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from pcopy.engine.backlog import SpoolFileBacklog
+from pcopy.engine.messages import length_of_common_prefix
 from pcopy.engine.task import Task
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import tree_order_key
@@ -30,7 +31,7 @@ from pcopy.tasks.base.kind import MissingDirectories, NoteDiscardedOnResume, Tas
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import SignatureEntries, length_of_common_prefix
+from pcopy.tasks.base.values import SignatureEntries
 from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle, bundle_of_directories, sum_of_counts
 from pcopy.tasks.sign.signing import SignatureState
 
