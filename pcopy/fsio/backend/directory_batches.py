@@ -58,8 +58,9 @@ class DirectoryBatchSettings(NamedTuple):
         reports_all: True if files that are skipped are reported, too, and all directories are returned. Then there must
             be no filters.
         filters: the filters of the user; None if there are none. Excluded items are skipped.
-        finishes_by_path: True if whatever directory has a path is finished: inode numbers and marks are not compared.
-            Those with an ACL or other extended attributes get ``SLOW_PATH``.
+        finishes_by_path: True if a ``FinishDirectoriesBatch`` finishes the directory that has the path, whatever its
+            inode number and mark are. Those with an ACL or another extended attribute that is copied are left to the
+            caller.
     """
 
     source_device: int
@@ -251,7 +252,8 @@ class FinishDirectoriesBatch(FileOperationBatch[FinishDirectoriesResult]):
     A row has some of the directories, which are opened one from the other. Each is finished after those below it. A
     directory whose inode number or identity mark is not the given one was replaced; it is not changed. If the settings
     say ``is_resumed``, a directory is left to the caller, too, unless it has exactly the names that its source has, of
-    the same types and sizes, and no extended attributes.
+    the same types and sizes, and no extended attributes. If they say ``finishes_by_path``, the directories are only
+    known by their paths: sources, inode numbers and marks are not used.
 
     Fields:
         directory: descriptor of the source directory from which the paths lead.

@@ -148,7 +148,7 @@ typedef struct {
 #define PK_APART 512     /* of PK_DESCRIBE: other directories of the same parent may belong between those of the rows */
 #define PK_REPORT 1024   /* report the files that are copied, and return existing directories whose metadata differ */
 #define PK_REPORT_ALL 2048 /* report also those that are skipped, and return all directories */
-#define PK_BY_PATH 4096   /* of PK_FINISH: finish whatever directory has a path; there are no identities */
+#define PK_BY_PATH 4096   /* of PK_FINISH: finish the directory that has the path, whatever its inode and mark are */
 
 /* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
  * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into

@@ -130,8 +130,8 @@ static int has_items_of_source(pk_worker *worker, int source, int target)
     return 1;
 }
 
-/* Return true if an open directory is the recorded one, or any directory has to be finished that has the path (PK_BY_PATH),
- * and if its metadata can be set here. */
+/* Return true if an open directory is the recorded one, or with PK_BY_PATH any directory, and if its metadata can be set
+ * here. */
 static int is_recorded(pk_worker *worker, const pk_batch *batch, open_target *one, const uint8_t *known)
 {
     uint8_t mark[PK_MARK];
