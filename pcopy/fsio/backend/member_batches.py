@@ -156,8 +156,8 @@ class UnpackDirectoriesResult(BatchResult):
 
 
 class UnpackDirectoriesBatch(FileOperationBatch[UnpackDirectoriesResult]):
-    """Create directories, and small files in them from contents and metadata in memory. Missing directories above them
-    are created, too. The batch has one row.
+    """Create directories that members describe, and small files in them from contents and metadata in memory. Other
+    directories must exist: items of missing ones are left to the caller. The batch has one row.
 
     Fields:
         directory: descriptor of the directory from which the paths lead.

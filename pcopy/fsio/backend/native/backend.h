@@ -70,7 +70,7 @@
 #define PK_TRY_UNLINK 5
 
 /* Flags of a directory of PK_UNPACK, in the field "plans". */
-#define PK_IS_MEMBER 1  /* a member describes it; others get the mode of a new directory */
+#define PK_IS_MEMBER 1  /* a member describes it, so that it is created if it is missing */
 #define PK_IS_LEAF 2    /* nothing but the files of this batch is created in it: it may get its metadata at once */
 
 /* Code of a deferred row, in addition to the codes of Python: C has not processed it. Python, or the caller, has to
