@@ -20,14 +20,25 @@ NAMES = 16000
 """Number of names of one inode; their notes do not fit into the memory of a spool."""
 
 
-@pytest.fixture(scope="module")
-def linked() -> Iterator[Path]:
+def linked_names(number: int) -> Iterator[Path]:
+    """Yield a directory with so many names of one inode."""
     with scratch() as place:
         first = place / f"{0:0240}"
         first.write_bytes(b"x")
-        for number in range(1, NAMES):
-            os.link(first, place / f"{number:0240}")
+        for name in range(1, number):
+            os.link(first, place / f"{name:0240}")
         yield place
+
+
+@pytest.fixture(scope="module")
+def linked() -> Iterator[Path]:
+    yield from linked_names(NAMES)
+
+
+@pytest.fixture
+def many_linked() -> Iterator[Path]:
+    """So many names that a third of them, those of one rank, do not fit into the memory of a spool, either."""
+    yield from linked_names(3 * NAMES)
 
 
 @pytest.fixture
@@ -81,10 +92,12 @@ def test_job_is_not_discarded_if_its_remains_cannot_be_determined(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_pverify_without_temporary_space_ends_with_status_2(linked: Path, area: Path, small: Path, ranks: int) -> None:
-    assert pverify("-q", "--create", area / "sig", "--manifest", area / "manifest", linked).returncode == 0
+def test_pverify_without_temporary_space_ends_with_status_2(
+    many_linked: Path, area: Path, small: Path, ranks: int
+) -> None:
+    assert pverify("-q", "--create", area / "sig", "--manifest", area / "manifest", many_linked).returncode == 0
     env = {"TMPDIR": str(small)}
     for words in (("--create", area / "new"), ("--manifest", area / "manifest")):
-        run = pverify(*words, linked, ranks=ranks, env=env)
+        run = pverify(*words, many_linked, ranks=ranks, env=env)
         assert_reported(run, REFUSED, small, "set TMPDIR to another directory")
     assert not (area / "new").exists()
