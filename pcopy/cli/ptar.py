@@ -373,13 +373,12 @@ exit status:
         With tar, each -C applies to the paths after it, and is relative to the one before it. Here only the last value
         would be used.
         """
-        if sum(re.match("-[A-Za-z0]*[Cf]|--directory|--file", word) is not None for word in words) < 2:
-            return  # to find the options takes some milliseconds
-        from pcopy.cli.configuration import command_line_options
+        for name, (pattern, advice) in _GIVEN_ONCE.items():
+            if sum(re.match(pattern, word) is not None for word in words) < 2:
+                continue  # to find the options takes some milliseconds
+            from pcopy.cli.configuration import command_line_options
 
-        given = [option.name for option in command_line_options(words, self.parser())]
-        for name, advice in _GIVEN_ONCE.items():
-            if given.count(name) > 1:
+            if [option.name for option in command_line_options(words, self.parser())].count(name) > 1:
                 raise RequestRefused(f"{advice}; see ptar --help")
 
 
@@ -395,10 +394,10 @@ def _options_for_create_and_list(values: Namespace, options: Options) -> Options
 
 
 _GIVEN_ONCE = {
-    "directory": "-C can only be given once: all PATHs or MEMBERs use the same DIR",
-    "file": "-f can only be given once: write a command for each archive",
+    "directory": ("-[A-Za-z0]*C|--di", "-C can only be given once: all PATHs or MEMBERs use the same DIR"),
+    "file": ("-[A-Za-z0]*f|--fi", "-f can only be given once: write a command for each archive"),
 }
-"""What the message says if one of these options is given several times."""
+"""Options that can only be given once: a pattern for the words that may contain each, and what the message says."""
 _LETTERS_WITHOUT_DASH = "cxtvfpSzaqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 

@@ -25,7 +25,6 @@ from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 
 MOMENT = 1_600_000_000_123_456_789
-EXISTING = {"above": 0o750, "above/other": 0o750}
 DONE, DECIDE_AGAIN = int(OutcomeCode.DONE), int(OutcomeCode.DECIDE_AGAIN)
 
 
@@ -39,9 +38,6 @@ def rows(number: int, mask: int, mode: int) -> ItemStatusColumns:
 @pytest.fixture
 def batch(area: Path, directory: int) -> UnpackDirectoriesBatch:
     """A leaf with two files, a directory that no member describes with one, and one that has no files yet."""
-    (area / "above/other").mkdir(parents=True)
-    for path in ("above", "above/other"):
-        (area / path).chmod(0o750)
     directories, files = rows(3, UNPACKED_DIRECTORY_COLUMNS, 0o750), rows(3, CREATION_COLUMNS, 0o604)
     directories.links, files.size = array("I", [2, 1, 0]), array("Q", [3, 0, 4])
     return UnpackDirectoriesBatch(
@@ -102,7 +98,7 @@ def test_only_the_first_directory_is_begun_after_the_deadline(
     result = unpacked(make_backend, batch)
     assert list(result.directory_codes) == [DONE, 0, 0]
     assert list(result.file_codes) == [DONE, DONE, 0]
-    assert sorted(modes(area)) == ["above", "above/other", "leaf", "leaf/empty", "leaf/one"]
+    assert sorted(modes(area)) == ["leaf", "leaf/empty", "leaf/one"]
 
 
 def test_directory_on_another_device_is_left(
@@ -111,17 +107,7 @@ def test_directory_on_another_device_is_left(
     batch.device += 1
     result = unpacked(make_backend, batch)
     assert not any(result.directory_codes + result.file_codes)
-    assert modes(area) == {**EXISTING, "leaf": 0o700, "parent": 0o700}
-
-
-def test_directory_that_no_member_describes_is_not_created(
-    make_backend: BackendFactory, batch: UnpackDirectoriesBatch, area: Path
-) -> None:
-    (area / "above/other").rmdir()
-    result = unpacked(make_backend, batch)
-    assert list(result.directory_codes) == [DONE, 0, DECIDE_AGAIN]
-    assert list(result.file_codes) == [DONE, DONE, 0]
-    assert sorted(modes(area)) == ["above", "leaf", "leaf/empty", "leaf/one", "parent"]
+    assert modes(area) == {}
 
 
 def with_field(name: str, value: object) -> Callable[[UnpackDirectoriesBatch], None]:
@@ -156,4 +142,4 @@ def test_batch_of_which_c_would_read_beyond_the_end_is_refused(
     change(batch)
     with pytest.raises(ValueError, match=text):
         unpacked(make_backend, batch)
-    assert modes(area) == EXISTING
+    assert modes(area) == {}

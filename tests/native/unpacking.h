@@ -122,7 +122,7 @@ static uint32_t choose_members(batch *batch, int target, uint32_t number)
         batch->links[each] = has_room ? below(1 + MOST_IN_DIRECTORY) : 0;
         names = choose_files(batch, batch->links[each], files, names);
         files += batch->links[each];
-        if (batch->plans[each] & PK_IS_MEMBER ? !below(3) : below(8)) /* others are not created */
+        if (!below(3))
             make_existing(target, path, names > first ? first : BEFORE);
     }
     return files;
@@ -228,30 +228,25 @@ static void check_used(const batch *batch, int target, const char *path, uint32_
     expect((status.st_mode & 07777) == mode || may_be_set, "row %u: mode %o", row, status.st_mode);
 }
 
-/* A directory that the batch has not used does not exist, or has the mode of a new directory, since it existed before. One
- * that a member describes may be private: the batch has created it, and the caller finishes it. */
-static void check_unused(int target, const char *path, int is_described)
+/* A directory that the batch has not used does not exist, or has the mode of a new directory: it existed before, or the
+ * batch has created it to reach others. */
+static void check_unused(int target, const char *path)
 {
     struct stat status;
     if (!fstatat(target, path, &status, AT_SYMLINK_NOFOLLOW) && S_ISDIR(status.st_mode))
-        expect((status.st_mode & 07777) == NEW_DIRECTORY || (is_described && (status.st_mode & 07777) == 0700), "%s is left with the mode %o", path, status.st_mode);
+        expect((status.st_mode & 07777) == NEW_DIRECTORY, "%s is left with the mode %o", path, status.st_mode);
 }
 
 /* Check a directory whose path may be that of a row, or lead to one. */
 static void check_path(const batch *batch, int target, const char *path)
 {
     const char *other = batch->paths;
-    int is_described = 0;
-    for (uint32_t row = 0; row < batch->in_c.finished; row++, other += strlen(other) + 1) {
-        if (strcmp(path, other))
-            continue;
-        if (batch->outcomes[row]) {
+    for (uint32_t row = 0; row < batch->in_c.finished; row++, other += strlen(other) + 1)
+        if (batch->outcomes[row] && !strcmp(path, other)) {
             check_used(batch, target, path, row);
             return;
         }
-        is_described |= batch->plans[row] & PK_IS_MEMBER;
-    }
-    check_unused(target, path, is_described);
+    check_unused(target, path);
 }
 
 /* Each directory and each file is in one of the permitted states. No file was created in a directory that was not used,
