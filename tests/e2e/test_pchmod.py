@@ -362,3 +362,17 @@ def test_dry_run_counts_hard_links_as_the_run_does(area: Path, ranks: int, liste
         assert each["changed"] + each["unchanged"] == each["found"] and not each["failed"]
     lines = pchmod("--dry-run", "go-r", area / "tree", ranks=ranks).stdout
     assert lines.count(b" -> ") == sum(bool(mode & 0o044) for mode in after.values()) + 1  # the tree itself
+
+
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_file_that_cannot_be_opened_once_is_not_missing(area: Path, backend: str) -> None:
+    """A server may say ENOENT for a file that exists. Whether it does is decided by a stat."""
+    for name in ("file", "other"):
+        (area / "tree" / name).parent.mkdir(exist_ok=True)
+        (area / "tree" / name).touch(0o644)
+    fault = Fault(area / "log", ["openat"], Path("file"), "ENOENT", when="1")
+    words = ("--json", "u=rw,go=", area / "tree/")
+    run = pcopy(*words, program="pchmod", ranks=1, wrap=fault.wrap(), env={"PCOPY_BACKEND": backend})
+    fault.check()
+    assert (run.returncode, json.loads(run.stdout)["found"]) == (0, 3), show(run)
+    assert {stat.S_IMODE((area / "tree" / name).stat().st_mode) for name in ("file", "other")} == {0o600}
