@@ -73,6 +73,7 @@ def test_directories_and_files_are_created(
     result = unpacked(make_backend, batch)
     assert list(result.directory_codes) == [DONE, DECIDE_AGAIN, DECIDE_AGAIN]
     assert list(result.file_codes) == [DONE] * 3
+    assert not any(result.unprepared)
     assert result.verdicts.moved == 7
     assert modes(area) == {
         "leaf": 0o750,
@@ -107,7 +108,8 @@ def test_directory_on_another_device_is_left(
     batch.device += 1
     result = unpacked(make_backend, batch)
     assert not any(result.directory_codes + result.file_codes)
-    assert modes(area) == {}
+    assert modes(area) == {"leaf": 0o700, "above": 0o700, "parent": 0o700}
+    assert list(result.unprepared) == [0, len("above"), 0]
 
 
 def with_field(name: str, value: object) -> Callable[[UnpackDirectoriesBatch], None]:

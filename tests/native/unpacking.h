@@ -161,6 +161,7 @@ static void prepare_unpacking(batch *batch, int target, uint32_t number)
     in_c->paths = batch->names;
     in_c->plans = batch->plans;
     in_c->outcomes = batch->outcomes;
+    in_c->made = batch->made;
     in_c->wanted = columns_from(batch, 0);
     in_c->given = columns_from(batch, in_c->finished);
     in_c->verdicts = (pk_verdicts){batch->codes, batch->operations, batch->errnos, batch->bytes, batch->nanoseconds};
@@ -229,24 +230,29 @@ static void check_used(const batch *batch, int target, const char *path, uint32_
 }
 
 /* A directory that the batch has not used does not exist, or has the mode of a new directory: it existed before, or the
- * batch has created it to reach others. */
-static void check_unused(int target, const char *path)
+ * batch has created it to reach others. If a member describes it, or the batch says that it is unprepared, it may be
+ * private: the caller prepares it. */
+static void check_unused(int target, const char *path, int may_be_private)
 {
     struct stat status;
     if (!fstatat(target, path, &status, AT_SYMLINK_NOFOLLOW) && S_ISDIR(status.st_mode))
-        expect((status.st_mode & 07777) == NEW_DIRECTORY, "%s is left with the mode %o", path, status.st_mode);
+        expect((status.st_mode & 07777) == (may_be_private && !(status.st_mode & 077) ? 0700 : NEW_DIRECTORY), "%s is left with the mode %o", path, status.st_mode);
 }
 
 /* Check a directory whose path may be that of a row, or lead to one. */
 static void check_path(const batch *batch, int target, const char *path)
 {
     const char *other = batch->paths;
-    for (uint32_t row = 0; row < batch->in_c.finished; row++, other += strlen(other) + 1)
+    int may_be_private = 0;
+    for (uint32_t row = 0; row < batch->in_c.finished; row++, other += strlen(other) + 1) {
         if (batch->outcomes[row] && !strcmp(path, other)) {
             check_used(batch, target, path, row);
             return;
         }
-    check_unused(target, path);
+        may_be_private |= batch->plans[row] & PK_IS_MEMBER && !strcmp(path, other);
+        may_be_private |= batch->made[row] == strlen(path) && !strncmp(path, other, strlen(path));
+    }
+    check_unused(target, path, may_be_private);
 }
 
 /* Each directory and each file is in one of the permitted states. No file was created in a directory that was not used,

@@ -149,15 +149,20 @@ class UnpackDirectoriesResult(BatchResult):
     ``directory_codes`` has the code of each directory: ``DONE`` if it has its metadata, ``DECIDE_AGAIN`` if the caller
     has to finish it. ``file_codes`` has that of each file: ``DONE``, or ``LACKS_METADATA`` if it was created with
     another owner, which this process may not change. The code of items that are left to the caller is 0.
+
+    ``unprepared`` has one number for each directory. If it is not 0, the directory is left to the caller, and so many
+    bytes of its path lead to a new directory that no member describes, and that has not got the mode of a new one: it
+    could not be opened, for example.
     """
 
     directory_codes: bytes = b""
     file_codes: bytes = b""
+    unprepared: Sequence[int] = ()
 
 
 class UnpackDirectoriesBatch(FileOperationBatch[UnpackDirectoriesResult]):
-    """Create directories that members describe, and small files in them from contents and metadata in memory. Other
-    directories must exist: items of missing ones are left to the caller. The batch has one row.
+    """Create directories, and small files in them from contents and metadata in memory. Missing directories above them
+    are created, too. The batch has one row.
 
     Fields:
         directory: descriptor of the directory from which the paths lead.

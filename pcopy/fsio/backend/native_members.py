@@ -12,7 +12,7 @@ from typing import Any
 
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import MEMBER_ROW_FORMAT, FileOperationBatch
-from pcopy.fsio.backend.columns import CREATION_COLUMNS, BatchOutcomeColumns
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, BatchOutcomeColumns, column_of_zeros
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.member_batches import (
     UNPACKED_DIRECTORY_COLUMNS,
@@ -129,6 +129,8 @@ class NativeUnpackDirectoriesBatch(NativeBatch):
         to.offsets = self.column_pointer("uint64_t[]", batch.offsets)
         self._codes = bytearray(number + files)
         to.outcomes = self.column_pointer("uint8_t[]", self._codes)
+        self._unpack_result.unprepared = column_of_zeros("Q", number)
+        to.made = self.column_pointer("uint64_t[]", self._unpack_result.unprepared)
         to.flags = native_batch_flags(settings)
         to.flags |= 0 if has_capability(CAP_CHOWN) else _lib.PK_EXCUSED
         to.flags |= _lib.PK_LATE if is_mtime_set_on_close.get(batch.device) else 0

@@ -188,12 +188,6 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
         """Number of bytes of the contents of the simple members."""
         return sum(self.simple_columns().sizes) if self.simple_members else 0
 
-    @property
-    def only_describes_directory(self) -> bool:
-        """True if the only member that is not simple describes the directory itself."""
-        values = marshal.loads(self.values)
-        return len(values) == 1 and is_packed_directory(values[0])
-
     def other_members(self) -> list[MemberToExtract]:
         """Return the members that are not simple."""
         return [MemberToExtract.unpack(value, self.path) for value in marshal.loads(self.values)]
@@ -272,8 +266,9 @@ class ExtractDirectories(TaskKind, code=190, doing="unpacking", is_note=False):
         directories, until = list[MemberToExtract](), time.monotonic() + _SLICE_SECONDS
         tasks, has_begun = list(self.tasks), False
         if can_unpack_directories(rank, result):
-            possible = _tasks_with_parents(rank, result, tasks)
-            tasks, has_begun = yield from unpack_directories(rank, result, possible, directories, until)
+            tasks, has_begun, unprepared = yield from unpack_directories(rank, result, tasks, directories, until)
+            for path in unprepared:
+                _prepare_directory_of_backend(rank, result, path)
         for number, each in enumerate(tasks):
             if number and (time.monotonic() > until or rank.stop_reason is not None):
                 rest = tasks[number:]
@@ -420,29 +415,6 @@ def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, rep
     return parent
 
 
-def _tasks_with_parents(rank: Rank, result: TaskResult, tasks: Sequence[ExtractMembers]) -> list[ExtractMembers]:
-    """Create the missing directories above those of ``tasks``, and those that no member describes: the backend creates
-    only directories that a member of the same batch describes. Handle the failure of tasks for which that is not
-    possible, and return the others.
-    """
-    described = {task.path for task in tasks if task.only_describes_directory}
-    problems: dict[bytes, Problem] = {}
-    for path in sorted({each for task in tasks for each in (task.path, task.path.rpartition(b"/")[0])} - described):
-        try:
-            open_or_create_directory(rank, result, path)
-        except Problem as problem:
-            problems[path] = problem
-    possible = list[ExtractMembers]()
-    for task in tasks:
-        if found := problems.get(task.path.rpartition(b"/")[0]) or problems.get(task.path):
-            result.count(counts.SKIPPED, task.superseded)
-            rest = _remaining_task(task.path, task.other_members(), task.simple_columns())
-            _handle_directory_open_failure(rank, result, rest, found)
-        else:
-            possible.append(task)
-    return possible
-
-
 def _open_existing_directory(rank: Rank, path: bytes) -> int:
     """Return a descriptor of the directory ``path`` below the target; -1 if it does not exist or is no directory. Raise
     ``Problem`` if it cannot be opened for another reason.
@@ -488,14 +460,33 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
     if made and has_default_acl(directory):
         remove_inherited_directory_acls(directory)
     if made and not replaces:
-        mode = status_of_open_item(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
         try:
-            call_with_descriptor_or_path(directory, lambda handle: _set_directory_mode(handle, mode))
+            _give_mode_of_new_directory(rank, directory)
         except Problem as problem:  # members can be extracted into the directory all the same
-            result.warn_about_item(
-                directory_place_in_target(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}"
-            )
+            _warn_of_missing_mode(result, path, problem)
     return directory
+
+
+def _prepare_directory_of_backend(rank: Rank, result: TaskResult, path: bytes) -> None:
+    """Prepare the directory ``path``, which the backend has created and could not use."""
+    try:
+        directory = rank.targets[0].open(path)
+        if has_default_acl(directory):
+            remove_inherited_directory_acls(directory)
+        _give_mode_of_new_directory(rank, directory)
+    except Problem as problem:
+        _warn_of_missing_mode(result, path, problem)
+
+
+def _give_mode_of_new_directory(rank: Rank, directory: int) -> None:
+    """Give an open directory the mode of a new one. Raise ``Problem`` if that fails."""
+    mode = status_of_open_item(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
+    call_with_descriptor_or_path(directory, lambda handle: _set_directory_mode(handle, mode))
+
+
+def _warn_of_missing_mode(result: TaskResult, path: bytes, problem: Problem) -> None:
+    text = f"the mode of a new directory could not be set: {problem.strerror}"
+    result.warn_about_item(directory_place_in_target(path), b"", text)
 
 
 def _make_private_directory(parent: int, name: bytes) -> bool:

@@ -90,10 +90,11 @@ def unpack_directories(
     tasks: Sequence[T],
     to_finish: list[MemberToExtract],
     deadline: float,
-) -> TicketGenerator[tuple[list[T], bool]]:
+) -> TicketGenerator[tuple[list[T], bool, list[bytes]]]:
     """Create the directories of ``tasks``, and the members in them, by a call of the backend, and count them. Add
-    directories that get their metadata at the end to ``to_finish``. Return tasks for what remains, and True if the
-    backend has created or opened any directory.
+    directories that get their metadata at the end to ``to_finish``. Return tasks for what remains; True if the backend
+    has created or opened any directory; and the paths of new directories to which the caller has to give the mode of a
+    new one.
 
     ``deadline`` is the time (``time.monotonic``) after which no further directory is begun.
     """
@@ -103,16 +104,17 @@ def unpack_directories(
         if not rows.add_task(task):
             remaining.append(task)
     if not rows.tasks:
-        return remaining, False
+        return remaining, False, []
     try:
         root = rank.targets[0].open(b"")
         device = status_of_open_item(root).st_dev
         rank.detect_times_set_on_close(root, device, result.notices)
         batch = rows.batch(root, device, rank.shared_instance(OpenedArchive), deadline)
     except Problem:  # the slow path meets the error again, and reports it
-        return list(tasks), False
+        return list(tasks), False, []
     made = yield from run_batch_at_once(rank, batch)
-    return [*remaining, *rows.report(rank, result, made, to_finish)], any(made.directory_codes)
+    unprepared = [task.path[:size] for task, size in zip(rows.tasks, made.unprepared, strict=True) if size]
+    return [*remaining, *rows.report(rank, result, made, to_finish)], any(made.directory_codes), unprepared
 
 
 class _DirectoryRows(Generic[T]):

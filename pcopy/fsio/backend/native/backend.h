@@ -70,7 +70,7 @@
 #define PK_TRY_UNLINK 5
 
 /* Flags of a directory of PK_UNPACK, in the field "plans". */
-#define PK_IS_MEMBER 1  /* a member describes it, so that it is created if it is missing */
+#define PK_IS_MEMBER 1  /* a member describes it; others get the mode of a new directory */
 #define PK_IS_LEAF 2    /* nothing but the files of this batch is created in it: it may get its metadata at once */
 
 /* Code of a deferred row, in addition to the codes of Python: C has not processed it. Python, or the caller, has to
@@ -148,7 +148,7 @@ typedef struct {
 #define PK_APART 512     /* of PK_DESCRIBE: other directories of the same parent may belong between those of the rows */
 #define PK_REPORT 1024   /* report the files that are copied, and return existing directories whose metadata differ */
 #define PK_REPORT_ALL 2048 /* report also those that are skipped, and return all directories */
-#define PK_BY_PATH 4096   /* of PK_FINISH: finish the directory that has the path, whatever its inode and mark are */
+#define PK_BY_PATH 4096   /* of PK_FINISH: finish the directory that has the path, whatever its identity is */
 
 /* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
  * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into
@@ -344,7 +344,8 @@ typedef struct pk_batch {
                                       * of the files; wanted: of the directories, links: number of files in each */
     pk_verdicts verdicts;
     uint8_t *digests;
-    uint64_t *made;       /* of PK_COPY: inode numbers of new files */
+    uint64_t *made;       /* of PK_COPY: inode numbers of new files. Of PK_UNPACK, for each directory: how many bytes of
+                           * its path lead to a new directory that has no mode yet, and that no member describes; or 0 */
     uint8_t *marks;       /* PK_MARK bytes for each row: the length of the mark, then the mark; of PK_FINISH: without
                            * gaps, for each directory */
     uint8_t *arena;       /* NULL, or memory in which the contents of all files are left; of PK_MAKE and PK_UNPACK: the

@@ -20,24 +20,40 @@ static int is_simple(const pk_tree *tree, int directory, const struct stat *stat
            GUARD(NEW_DIRECTORY_ACL, pk_has_no_default_acl(directory));
 }
 
-/* Open the directory `name` in the open directory `parent`. If a member describes it (`is_described`), it is created if it
- * is missing, and *is_made is set to 1 if that was done here. Return its descriptor, or -1 if it cannot be opened, or if
- * the slow path has to prepare it. It is never removed: another rank may create items in it already. */
-static int open_or_make(pk_worker *worker, const pk_batch *batch, int parent, const char *name, int is_described,
-                        int *is_made)
+/* Open an existing or new directory in the open directory `parent`. A new directory gets `mode`, unless that is
+ * PRIVATE_DIRECTORY. Return its descriptor; or -1, with errno set if it cannot be opened, and with errno 0 if the slow
+ * path has to prepare it. */
+static int open_simple(const pk_batch *batch, int parent, const char *name, mode_t mode)
 {
     struct stat status;
-    doing(worker, OP_OPEN);
-    *is_made = is_described && !mkdirat(parent, name, PRIVATE_DIRECTORY);
-    if (is_described && !*is_made && errno != EEXIST)
-        return -1;
     const int opened = pk_open_quietly(parent, name, DIRECTORY, NULL);
     if (opened < 0)
         return -1;
-    if (!fstat(opened, &status) && is_simple(batch->tree, opened, &status))
+    if (!fstat(opened, &status) && is_simple(batch->tree, opened, &status) &&
+        (mode == PRIVATE_DIRECTORY || !set_mode(opened, (status.st_mode & S_ISGID) | mode)))
         return opened;
     close(opened);
+    errno = 0;
     return -1;
+}
+
+/* Open the directory `name` in the open directory `parent`, or create it. Unless a member describes it (`is_described`), a
+ * new one gets the mode of a new directory. *is_made is set to 1 if it was created. Return its descriptor, or -1; then a
+ * new directory remains, because another rank may create items in it already. */
+static int open_or_make(pk_worker *worker, const pk_batch *batch, int parent, const char *name, int is_described,
+                        int *is_made)
+{
+    doing(worker, OP_OPEN);
+    if (!is_described) { /* it probably exists, because something lies in it that was extracted before */
+        const int opened = open_simple(batch, parent, name, PRIVATE_DIRECTORY);
+        if (opened >= 0 || errno != ENOENT)
+            return opened;
+    }
+    *is_made = !mkdirat(parent, name, PRIVATE_DIRECTORY);
+    if (!*is_made && errno != EEXIST)
+        return -1;
+    return open_simple(batch, parent, name,
+                       is_described || !*is_made ? PRIVATE_DIRECTORY : 0777 & ~batch->umask);
 }
 
 /* Create `number` files in the open directory: those of the batch from `first` on, which have these `names`. Store the
@@ -99,21 +115,23 @@ static void leave(pk_worker *worker, pk_batch *batch, const level *last)
     close(last->descriptor);
 }
 
-/* Open the directories on a path that are not open yet; the last one is created if a member describes it. Return the
- * number of those that are open then. */
-static uint32_t enter(pk_worker *worker, pk_batch *batch, level *open, uint32_t levels, const char *path,
-                      int is_described)
+/* Open or create the directories on the path of directory `each` that are not open yet. Return the number of those that
+ * are open then. */
+static uint32_t enter(pk_worker *worker, pk_batch *batch, level *open, uint32_t levels, const char *path, uint32_t each)
 {
     size_t done = levels ? open[levels - 1].length : 0;
     char name[NAME_MAX + 1];
     while (path[done] && levels < MOST_OPEN) {
         const size_t length = pk_next_name(path, done, name);
         const int parent = levels ? open[levels - 1].descriptor : batch->target;
+        const int is_described = batch->plans[each] & PK_IS_MEMBER && !path[length];
         int is_made = 0, opened = -1;
         if (length)
-            opened = open_or_make(worker, batch, parent, name, is_described && !path[length], &is_made);
-        if (opened < 0)
+            opened = open_or_make(worker, batch, parent, name, is_described, &is_made);
+        if (opened < 0) {
+            batch->made[each] = is_made && !is_described ? length : 0;
             break;
+        }
         open[levels++] = (level){opened, is_made, path, length, NOT_LISTED};
         done = length;
     }
@@ -140,7 +158,7 @@ int pk_unpack_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         const uint32_t files = batch->wanted.links[each];
         while (levels && !pk_leads_to(open[levels - 1].path, open[levels - 1].length, path))
             leave(worker, batch, &open[--levels]);
-        levels = enter(worker, batch, open, levels, path, batch->plans[each] & PK_IS_MEMBER);
+        levels = enter(worker, batch, open, levels, path, each);
         if (levels && !path[open[levels - 1].length]) {
             level *const last = &open[levels - 1];
             batch->outcomes[each] = DECIDE_AGAIN;
