@@ -445,7 +445,7 @@ def test_progress_ends_with_no_directory_left(area: Path, ranks: int, hidden: bo
             (deepest / f"many/{number}").mkdir()
     if hidden:
         (deepest / "directory").chmod(0)
-    progress = ("--progress", "json", "--progress-interval", "0.01")
+    progress = ("--progress", "json", "--progress-interval", "0.000001")  # each change is shown, also the last one
     run = pverify(*progress, area / "a", area / "b", ranks=ranks, user=NOBODY)
     assert run.returncode == (2 if hidden else 0), show(run)
     lines = [json.loads(line) for line in run.stderr.splitlines() if line.startswith(b"{")]
